@@ -1,0 +1,80 @@
+"""hccljax: HCCL's collective communication for JAX.
+
+Collectives are jitted functions over ranks, built from algorithms (ring, tree, double tree, halving-doubling, mesh,
+pairwise, hierarchies of them) that are plain JAX functions over a ``Group``:
+
+- inside ``jax.shard_map`` or ``jax.vmap(axis_name=…)``: ``hccljax.all_reduce(x, axis_name)`` and the others;
+- on arrays with a leading rank axis: ``hccljax.Communicator(8).all_reduce(x)``;
+- in a program written for ``jax.lax``: ``from hccljax import lax``.
+"""
+
+from hccljax import lax
+from hccljax.algorithm import Algorithm, register
+from hccljax.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    barrier,
+    batch_send_recv,
+    broadcast,
+    gather,
+    reduce,
+    reduce_scatter,
+    scatter,
+    send_recv,
+)
+from hccljax.communicator import Communicator
+from hccljax.errors import (
+    ArgumentError,
+    AxisError,
+    DerivativeError,
+    DtypeError,
+    FallbackWarning,
+    HcclError,
+    HcclWarning,
+    InvariantOperandWarning,
+    SettingError,
+    UnsupportedError,
+)
+from hccljax.group import Group
+from hccljax.selection import Decision, explain
+from hccljax.selection import available as algorithms
+from hccljax.topology import Topology
+from hccljax.training import as_varying, value_and_grad
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Algorithm",
+    "ArgumentError",
+    "AxisError",
+    "Communicator",
+    "Decision",
+    "DerivativeError",
+    "DtypeError",
+    "FallbackWarning",
+    "Group",
+    "HcclError",
+    "HcclWarning",
+    "InvariantOperandWarning",
+    "SettingError",
+    "Topology",
+    "UnsupportedError",
+    "algorithms",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "as_varying",
+    "barrier",
+    "batch_send_recv",
+    "broadcast",
+    "explain",
+    "gather",
+    "lax",
+    "reduce",
+    "reduce_scatter",
+    "register",
+    "scatter",
+    "send_recv",
+    "value_and_grad",
+]

@@ -1,0 +1,47 @@
+"""Sums of 16-bit numbers in a wider dtype, with 16 bits on the wire and one rounding at the end.
+
+A ring that rounds its partial sum at every hop gains nothing from a wider addition. Here every contribution travels
+unreduced to the owner of its block (one full-mesh exchange: the same bytes as any reduce_scatter); the owner adds them
+in rank order in the wider dtype and rounds once. The all_gather that follows is the chosen algorithm's.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import jax
+from jax import lax
+
+from hccljax.algorithm.base import Algorithm
+from hccljax.algorithm.mesh import mesh
+from hccljax.group import Group
+from hccljax.reduction import Reduction
+
+
+@lru_cache(maxsize=256)
+def accumulating(algorithm: Algorithm, dtype: str, mean: bool = False) -> Algorithm:
+    """The algorithm with its reductions done by ``mesh`` in dtype; mean divides by p before the rounding."""
+    gathers = algorithm if algorithm.supports("all_gather") else mesh
+
+    def reduce_scatter(blocks: jax.Array, group: Group, op: Reduction) -> jax.Array:
+        total = op.in_order(lax.convert_element_type(group.mesh_exchange(blocks), dtype))
+        return lax.convert_element_type(total / group.size if mean else total, blocks.dtype)
+
+    def steps(operator: str, p: int, nbytes: int) -> int:
+        after = {"all_reduce": gathers.steps("all_gather", p, nbytes), "reduce": 1}
+        return 1 + after.get(operator, 0)
+
+    def bytes_sent(operator: str, p: int, nbytes: int) -> int:
+        after = {"all_reduce": gathers.bytes_sent("all_gather", p, nbytes), "reduce": -(-nbytes // p)}
+        return (p - 1) * -(-nbytes // p) + after.get(operator, 0)
+
+    return Algorithm(
+        name=f"{algorithm.name}, sums by mesh in {dtype}",
+        source="hccljax",
+        steps=steps,
+        bytes_sent=bytes_sent,
+        reduce_scatter=reduce_scatter,
+        all_gather=gathers.all_gather,
+        gather=mesh.gather,
+        order=mesh.order,
+    )

@@ -1,0 +1,178 @@
+"""The Algorithm record, the registry, and the one table that composes the kernels an algorithm does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+
+from hccljax.algorithm.blocks import join_blocks, split_blocks
+from hccljax.errors import ArgumentError, UnsupportedError
+from hccljax.group import Group
+from hccljax.reduction import Reduction
+
+OPERATORS = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "scatter", "gather", "all_to_all",
+)  # fmt: skip
+"""The operators an algorithm can have kernels for."""
+
+Kernel = Callable[..., jax.Array]
+Formula = Callable[[str, int, int], int]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A collective algorithm: its kernels, what they cost, and where they come from.
+
+    Kernels are plain JAX functions of one array over a Group of p ranks. Blocks are in rank order.
+
+    Attributes:
+      name: what ``algorithm=`` and HCCL_ALGO call it.
+      source: the paper or rule it comes from.
+      steps: (operator, p, bytes of the message on one rank) → the longest chain of dependent communications.
+      bytes_sent: the same arguments → the most bytes that one rank sends.
+      reduce_scatter: (blocks [p, …], group, op) → block […]; block r ends on rank r.
+      all_gather: (block […], group) → blocks [p, …].
+      all_reduce: (x […], group, op) → x […].
+      broadcast: (x […], group) → rank 0's x on every rank.
+      reduce: (x […], group, op) → the reduced x on rank 0, anything elsewhere.
+      scatter: (blocks [p, …] of rank 0, group) → block r on rank r.
+      gather: (block […], group) → blocks [p, …] on rank 0, anything elsewhere.
+      all_to_all: (blocks [p, …], group) → blocks [p, …]; block i comes from rank i.
+      rooted: True if the rooted kernels above take ``root`` as a further argument; else they are written for root 0
+        and run on ``group.rotated(root)``.
+      order: the order in which contributions meet, in one sentence.
+    """
+
+    name: str
+    source: str
+    steps: Formula
+    bytes_sent: Formula
+    reduce_scatter: Kernel | None = None
+    all_gather: Kernel | None = None
+    all_reduce: Kernel | None = None
+    broadcast: Kernel | None = None
+    reduce: Kernel | None = None
+    scatter: Kernel | None = None
+    gather: Kernel | None = None
+    all_to_all: Kernel | None = None
+    rooted: bool = False
+    order: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ArgumentError(f"Algorithm name {self.name!r}: expected a non-empty str")
+        if not any(self.has(operator) for operator in OPERATORS):
+            raise ArgumentError(f"Algorithm {self.name!r} has no kernel; expected at least one of {', '.join(OPERATORS)}")
+
+    def has(self, operator: str) -> bool:
+        """True if the algorithm has a kernel of its own for operator."""
+        return getattr(self, operator) is not None
+
+    def supports(self, operator: str) -> bool:
+        """True if operator can run, with a kernel of its own or composed of others."""
+        return self.has(operator) or (operator in COMPOSED and all(self.has(part) for part in COMPOSED[operator]))
+
+    def __repr__(self) -> str:
+        return f"Algorithm({self.name!r})"
+
+
+COMPOSED = {
+    "all_reduce": ("reduce_scatter", "all_gather"),
+    "broadcast": ("scatter", "all_gather"),
+    "reduce": ("reduce_scatter", "gather"),
+}
+"""Operators as the composition of two others; the message is cut into p blocks in between."""
+
+
+def run(algorithm: Algorithm, operator: str, x: jax.Array, group: Group, op: Reduction | None = None, root: int = 0) -> jax.Array:
+    """Runs one operator of an algorithm on one array: its own kernel, or the composition of two.
+
+    Shapes are those of the kernels (see ``Algorithm``). Results of reduce and gather are defined on the root only.
+    """
+    if operator in ("broadcast", "reduce", "scatter", "gather"):
+        return _run_rooted(algorithm, operator, x, group, op, root)
+    if group.size == 1:
+        return _alone(operator, x)
+    if algorithm.has(operator):
+        kernel = getattr(algorithm, operator)
+        return kernel(x, group, op) if operator in ("all_reduce", "reduce_scatter") else kernel(x, group)
+    if operator == "all_reduce" and algorithm.supports(operator):
+        blocks = split_blocks(x, group.size)
+        mine = run(algorithm, "reduce_scatter", blocks, group, op)
+        return join_blocks(run(algorithm, "all_gather", mine, group), x.shape)
+    raise unsupported(algorithm, operator)
+
+
+def _run_rooted(algorithm: Algorithm, operator: str, x: jax.Array, group: Group, op: Reduction | None, root: int) -> jax.Array:
+    if group.size == 1:
+        return _alone(operator, x)
+    if not algorithm.supports(operator):
+        raise unsupported(algorithm, operator)
+    if not algorithm.has(operator):
+        blocks = split_blocks(x, group.size)
+        if operator == "broadcast":
+            mine = run(algorithm, "scatter", blocks, group, root=root)
+            return join_blocks(run(algorithm, "all_gather", mine, group), x.shape)
+        mine = run(algorithm, "reduce_scatter", blocks, group, op)
+        return join_blocks(run(algorithm, "gather", mine, group, root=root), x.shape)
+    kernel = getattr(algorithm, operator)
+    arguments = (op,) if operator == "reduce" else ()
+    if algorithm.rooted:
+        return kernel(x, group, *arguments, root)
+    if operator == "scatter":
+        x = rolled(x, -root)
+    out = kernel(x, group.rotated(root), *arguments)
+    return rolled(out, root) if operator == "gather" else out
+
+
+def rolled(blocks: jax.Array, k: int) -> jax.Array:
+    """blocks [p, …] moved by a static k: block i goes to i + k (mod p)."""
+    k %= blocks.shape[0]
+    if k == 0:
+        return blocks
+    return jax.lax.concatenate([blocks[-k:], blocks[:-k]], 0)
+
+
+def _alone(operator: str, x: jax.Array) -> jax.Array:
+    if operator in ("reduce_scatter", "scatter"):
+        return x[0]
+    return x[None] if operator in ("all_gather", "gather") else x
+
+
+def unsupported(algorithm: Algorithm, operator: str) -> UnsupportedError:
+    """The error for an operator that an algorithm does not have."""
+    able = [name for name, other in _REGISTRY.items() if other.supports(operator)]
+    return UnsupportedError(
+        f"algorithm {algorithm.name!r} has no {operator}; expected one of {', '.join(able)}, or no algorithm= at all"
+    )
+
+
+_REGISTRY: dict[str, Algorithm] = {}
+
+
+def register(algorithm: Algorithm) -> Algorithm:
+    """Makes an algorithm known under its name, for ``algorithm=`` and HCCL_ALGO; returns it.
+
+    Raises:
+      ArgumentError: another algorithm has the name already.
+    """
+    known = _REGISTRY.get(algorithm.name)
+    if known is not None and known != algorithm:
+        raise ArgumentError(f"an algorithm named {algorithm.name!r} is registered already: choose another name")
+    _REGISTRY[algorithm.name] = algorithm
+    return algorithm
+
+
+def registered(name: str) -> Algorithm:
+    """The algorithm of that name."""
+    try:
+        return _REGISTRY[name]
+    except KeyError:
+        raise ArgumentError(f"unknown algorithm {name!r}; expected one of {', '.join(algorithms())}") from None
+
+
+def algorithms() -> tuple[str, ...]:
+    """The names of all registered algorithms, in the order they were registered."""
+    return tuple(_REGISTRY)

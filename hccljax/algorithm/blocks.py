@@ -1,0 +1,66 @@
+"""Cutting a message into blocks and putting it together again, and the selections kernels need."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+
+Carry = TypeVar("Carry")
+
+
+def repeat(count: int, step: Callable[[jax.Array, Carry], Carry], carry: Carry, start: int = 0) -> Carry:
+    """step(s, carry) for s = start … start + count - 1; s is an int32 whatever jax_enable_x64 says."""
+    return lax.fori_loop(np.int32(start), np.int32(start + count), step, carry)
+
+
+def split_blocks(x: jax.Array, parts: int) -> jax.Array:
+    """x of any shape → [parts, ceil(x.size / parts)], flattened, padded at the end with zeros.
+
+    The padding is sent and reduced like the rest and cut off by ``join_blocks``.
+    """
+    flat = lax.reshape(x, (x.size,))
+    length = -(-x.size // parts)
+    if length * parts != x.size:
+        flat = lax.pad(flat, lax.full_like(flat, 0, shape=()), [(0, length * parts - x.size, 0)])
+    return lax.reshape(flat, (parts, length))
+
+
+def join_blocks(blocks: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """[parts, length] → an array of the given shape; the inverse of ``split_blocks``."""
+    flat = lax.reshape(blocks, (blocks.size,))
+    size = math.prod(shape)
+    if size != blocks.size:
+        flat = lax.slice(flat, (0,), (size,))
+    return lax.reshape(flat, shape)
+
+
+def block_at(blocks: jax.Array, index: jax.Array) -> jax.Array:
+    """blocks [p, …], a traced index in range(p) → block […]."""
+    return lax.dynamic_index_in_dim(blocks, index, 0, keepdims=False, allow_negative_indices=False)
+
+
+def with_block(blocks: jax.Array, block: jax.Array, index: jax.Array) -> jax.Array:
+    """blocks [p, …] with the block at a traced index replaced."""
+    return lax.dynamic_update_index_in_dim(blocks, block, index, 0, allow_negative_indices=False)
+
+
+def wrap(index: jax.Array, p: int) -> jax.Array:
+    """index (at least -2p) modulo p; one remainder instead of the sign-aware ``%`` and its five selections."""
+    return lax.rem(index + np.int32(2 * p), np.int32(p))
+
+
+def choose(condition: jax.Array, chosen: jax.Array, other: jax.Array) -> jax.Array:
+    """chosen where the scalar condition holds, else other: a selection that fuses, never a branch."""
+    return lax.select(lax.broadcast(condition, chosen.shape), chosen, other)
+
+
+def look_up(table: np.ndarray, rank: jax.Array) -> jax.Array:
+    """The entry of a static per-rank table for this rank: a scalar."""
+    return jnp.asarray(table)[rank]

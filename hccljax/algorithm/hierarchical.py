@@ -1,0 +1,180 @@
+"""Hierarchies: one algorithm a level, level 0 inside a server, level 1 between servers, level 2 between super pods.
+
+Source: HCCL's hierarchical execution. all_reduce is reduce_scatter inside, all_reduce between, all_gather inside, so
+that the slow tier carries 1/s of the message, s being the ranks of a server. A level-1 communicator holds the ranks
+with the same place in their servers. A level whose algorithm has no reduce_scatter or scatter of its own (tree) moves
+the whole message instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+import jax
+import jax.numpy as jnp
+
+from hccljax.algorithm.base import Algorithm, run
+from hccljax.algorithm.blocks import join_blocks, split_blocks
+from hccljax.errors import ArgumentError
+from hccljax.group import Group
+from hccljax.reduction import Reduction
+
+Levels = tuple[Algorithm, ...]
+
+AROUND = {
+    "all_reduce": ("reduce_scatter", "all_gather"),
+    "broadcast": ("scatter", "all_gather"),
+    "reduce": ("reduce_scatter", "gather"),
+}
+"""What a lower level runs before and after the levels above it, so that they see one block instead of the message."""
+
+
+@lru_cache(maxsize=512)
+def hierarchy(levels: Levels, sizes: tuple[int, ...]) -> Algorithm:
+    """The Algorithm that runs levels[k] on tier k of sizes[k] members; it needs a group with those tiers."""
+    if len(levels) != len(sizes) or len(levels) < 1:
+        raise ArgumentError(f"a hierarchy of {len(levels)} algorithms over {len(sizes)} tiers: expected one for each tier")
+    kernels = {
+        "all_reduce": all_reduce,
+        "all_gather": all_gather,
+        "reduce_scatter": reduce_scatter,
+        "broadcast": broadcast,
+        "reduce": reduce,
+        "scatter": scatter,
+        "gather": gather,
+        "all_to_all": all_to_all,
+    }
+    able = {
+        operator: partial(kernel, levels)
+        for operator, kernel in kernels.items()
+        if all(serves(one, operator, k == len(levels) - 1) for k, one in enumerate(levels))
+    }
+    return Algorithm(
+        name=";".join(f"level{k}:{one.name}" for k, one in enumerate(levels)),
+        source="HCCL's hierarchical execution",
+        steps=lambda operator, p, nbytes: _total("steps", levels, sizes, operator, nbytes),
+        bytes_sent=lambda operator, p, nbytes: _total("bytes_sent", levels, sizes, operator, nbytes),
+        rooted=True,
+        order="as the algorithms of the levels: inside the servers first, except that reduce_scatter starts between them",
+        **able,
+    )
+
+
+def serves(algorithm: Algorithm, operator: str, top: bool) -> bool:
+    """True if the algorithm can do its part of operator on a level (top: the outermost one)."""
+    if not top and operator in AROUND and all(algorithm.supports(part) for part in AROUND[operator]):
+        return True
+    return algorithm.supports(operator)
+
+
+def _wraps(algorithm: Algorithm, operator: str) -> bool:
+    return all(algorithm.supports(part) for part in AROUND[operator])
+
+
+def all_reduce(levels: Levels, x: jax.Array, group: Group, op: Reduction) -> jax.Array:
+    """x […] → x […]."""
+    inner, first = group.level(0), levels[0]
+    if len(levels) == 1:
+        return run(first, "all_reduce", x, inner, op)
+    if not _wraps(first, "all_reduce"):
+        return all_reduce(levels[1:], run(first, "all_reduce", x, inner, op), group.above(), op)
+    mine = run(first, "reduce_scatter", split_blocks(x, inner.size), inner, op)
+    mine = all_reduce(levels[1:], mine, group.above(), op)
+    return join_blocks(run(first, "all_gather", mine, inner), x.shape)
+
+
+def all_gather(levels: Levels, block: jax.Array, group: Group) -> jax.Array:
+    """block […] → [p, …]: inside the servers first."""
+    blocks = run(levels[0], "all_gather", block, group.level(0))
+    if len(levels) > 1:
+        blocks = all_gather(levels[1:], blocks, group.above())
+    return blocks.reshape(-1, *block.shape) if block.size else jnp.zeros((group.size, *block.shape), block.dtype)
+
+
+def reduce_scatter(levels: Levels, blocks: jax.Array, group: Group, op: Reduction) -> jax.Array:
+    """blocks [p, …] → block […]: between the servers first."""
+    if len(levels) > 1:
+        blocks = reduce_scatter(levels[1:], _by_server(blocks, group), group.above(), op)
+    return run(levels[0], "reduce_scatter", blocks, group.level(0), op)
+
+
+def broadcast(levels: Levels, x: jax.Array, group: Group, root: int) -> jax.Array:
+    """x of the root → x everywhere: scatter in the root's server, broadcast between servers, gather in all."""
+    inner, first = group.level(0), levels[0]
+    place, above = root % inner.size, root // inner.size
+    if len(levels) == 1:
+        return run(first, "broadcast", x, inner, root=place)
+    if not _wraps(first, "broadcast"):
+        return run(first, "broadcast", broadcast(levels[1:], x, group.above(), above), inner, root=place)
+    mine = run(first, "scatter", split_blocks(x, inner.size), inner, root=place)
+    mine = broadcast(levels[1:], mine, group.above(), above)
+    return join_blocks(run(first, "all_gather", mine, inner), x.shape)
+
+
+def reduce(levels: Levels, x: jax.Array, group: Group, op: Reduction, root: int) -> jax.Array:
+    """x → the reduction on the root: reduce_scatter in the servers, reduce between them, gather in the root's."""
+    inner, first = group.level(0), levels[0]
+    place, above = root % inner.size, root // inner.size
+    if len(levels) == 1:
+        return run(first, "reduce", x, inner, op, root=place)
+    if not _wraps(first, "reduce"):
+        return reduce(levels[1:], run(first, "reduce", x, inner, op, root=place), group.above(), op, above)
+    mine = run(first, "reduce_scatter", split_blocks(x, inner.size), inner, op)
+    mine = reduce(levels[1:], mine, group.above(), op, above)
+    return join_blocks(run(first, "gather", mine, inner, root=place), x.shape)
+
+
+def scatter(levels: Levels, blocks: jax.Array, group: Group, root: int) -> jax.Array:
+    """blocks [p, …] of the root → block […]: between servers first."""
+    inner = group.level(0).size
+    if len(levels) > 1:
+        blocks = scatter(levels[1:], _by_server(blocks, group), group.above(), root // inner)
+    return run(levels[0], "scatter", blocks, group.level(0), root=root % inner)
+
+
+def gather(levels: Levels, block: jax.Array, group: Group, root: int) -> jax.Array:
+    """block […] → [p, …] on the root: inside the servers first."""
+    inner = group.level(0).size
+    blocks = run(levels[0], "gather", block, group.level(0), root=root % inner)
+    if len(levels) > 1:
+        blocks = gather(levels[1:], blocks, group.above(), root // inner)
+    return blocks.reshape(-1, *block.shape) if block.size else jnp.zeros((group.size, *block.shape), block.dtype)
+
+
+def all_to_all(levels: Levels, blocks: jax.Array, group: Group) -> jax.Array:
+    """blocks [p, …] → [p, …]: inside the servers first, all servers' blocks for one place travelling together."""
+    if len(levels) == 1:
+        return run(levels[0], "all_to_all", blocks, group.level(0))
+    by_place = jnp.swapaxes(_by_server(blocks, group), 0, 1)
+    here = run(levels[0], "all_to_all", by_place, group.level(0))
+    return all_to_all(levels[1:], jnp.swapaxes(here, 0, 1), group.above()).reshape(blocks.shape)
+
+
+def _by_server(blocks: jax.Array, group: Group) -> jax.Array:
+    """blocks [p, …] → [p / s, s, …]: by server, then by place in it."""
+    inner = group.level(0).size
+    return blocks.reshape(blocks.shape[0] // inner, inner, *blocks.shape[1:])
+
+
+def _total(what: str, levels: Levels, sizes: tuple[int, ...], operator: str, nbytes: int) -> int:
+    """A formula summed over the levels, each with the bytes that it sees."""
+    formula: Callable[[int, str, int], int] = lambda k, part, size: (  # noqa: E731
+        getattr(levels[k], what)(part, sizes[k], size) if sizes[k] > 1 else 0
+    )
+    total, top, p = 0, len(levels) - 1, math.prod(sizes)
+    if operator in AROUND:
+        for k in range(top):
+            if _wraps(levels[k], operator):
+                total += sum(formula(k, part, nbytes) for part in AROUND[operator])
+                nbytes = -(-nbytes // sizes[k])
+            else:
+                total += formula(k, operator, nbytes)
+        return total + formula(top, operator, nbytes)
+    below = 1
+    for k in range(top + 1):
+        below *= sizes[k]
+        # all_to_all moves the whole message on every level; the others move what their level has gathered so far.
+        total += formula(k, operator, nbytes if operator == "all_to_all" else nbytes * below // p)
+    return total

@@ -1,0 +1,19 @@
+"""The per-device collectives: inside ``jax.shard_map`` or ``jax.vmap(axis_name=…)``, over an axis, axes or a Group."""
+
+from hccljax.collectives.movement import all_gather, all_to_all, broadcast, gather, scatter
+from hccljax.collectives.point_to_point import barrier, batch_send_recv, send_recv
+from hccljax.collectives.reductions import all_reduce, reduce, reduce_scatter
+
+__all__ = [
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "batch_send_recv",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "send_recv",
+]

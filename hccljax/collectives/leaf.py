@@ -1,0 +1,92 @@
+"""What every collective does to its operand before a kernel sees it: pytrees, scalars, PRNG keys, axes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hccljax.errors import ArgumentError, DtypeError
+from hccljax.group import Group
+
+
+def map_leaves(function: Callable[[jax.Array], jax.Array], x: Any) -> Any:
+    """function on every leaf of a pytree, each as an array."""
+    return jax.tree.map(lambda leaf: function(as_array(leaf)), x)
+
+
+def as_array(leaf: Any) -> jax.Array:
+    """A leaf as an array: Python scalars and NumPy arrays too, with JAX's own dtype rules."""
+    if isinstance(leaf, jax.Array):
+        return leaf
+    try:
+        return jnp.asarray(leaf)
+    except (TypeError, ValueError) as error:
+        raise DtypeError(f"leaf {leaf!r} of type {type(leaf).__name__}: expected an array or a number ({error})") from None
+
+
+def moving(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """function for operators that only move data: PRNG keys travel as their key data."""
+
+    def moved(x: jax.Array) -> jax.Array:
+        if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return function(x)
+        return jax.random.wrap_key_data(function(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+
+    return moved
+
+
+def message_bytes(x: jax.Array) -> int:
+    """Bytes of x on one rank."""
+    return int(x.size) * x.dtype.itemsize
+
+
+def canonical_axis(axis: int, ndim: int, name: str) -> int:
+    """axis as a number in range(ndim); negative ones count from the end."""
+    try:
+        number = operator.index(axis)
+    except TypeError:
+        raise ArgumentError(f"{name}={axis!r}: expected an int") from None
+    if not -ndim <= number < ndim:
+        raise ArgumentError(f"{name}={number} is out of range for an array of {ndim} dimensions")
+    return number % ndim
+
+
+def checked_root(root: int, group: Group) -> int:
+    """root as a rank of the group."""
+    try:
+        number = operator.index(root)
+    except TypeError:
+        raise ArgumentError(f"root={root!r}: expected a static int, 0 to {group.size - 1}") from None
+    if not 0 <= number < group.size:
+        raise ArgumentError(f"root={number} is not a rank of this communicator; expected 0 to {group.size - 1}")
+    return number
+
+
+def to_blocks(x: jax.Array, axis: int, p: int, tiled: bool, what: str) -> jax.Array:
+    """x with dimension axis cut into p blocks → [p, …]; untiled, that dimension has size p and disappears."""
+    size = x.shape[axis]
+    if tiled and size % p:
+        raise ArgumentError(
+            f"{what}: dimension {axis} has size {size}, which {p} ranks do not divide; expected a multiple of {p} "
+            f"(pad the array)"
+        )
+    if not tiled and size != p:
+        raise ArgumentError(
+            f"{what}: dimension {axis} has size {size}; expected {p}, one entry for each rank "
+            f"(pass tiled=True to cut it into {p} pieces)"
+        )
+    if tiled:
+        x = x.reshape(*x.shape[:axis], p, size // p, *x.shape[axis + 1 :])
+    return jnp.moveaxis(x, axis, 0)
+
+
+def from_blocks(blocks: jax.Array, axis: int, tiled: bool) -> jax.Array:
+    """[p, …] → the blocks stacked as dimension axis, or (tiled) joined along it."""
+    out = jnp.moveaxis(blocks, 0, axis)
+    if not tiled:
+        return out
+    return out.reshape(*out.shape[:axis], out.shape[axis] * out.shape[axis + 1], *out.shape[axis + 2 :])

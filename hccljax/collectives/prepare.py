@@ -1,0 +1,61 @@
+"""choose → group with tiers: the first half of every public collective."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import jax
+
+from hccljax.algorithm import Algorithm
+from hccljax.collectives.leaf import message_bytes
+from hccljax.collectives.typed import Run
+from hccljax.errors import InvariantOperandWarning
+from hccljax.group import AxisName, Group, as_group
+from hccljax.primitives.compat import checked_axes, varying
+from hccljax.reduction import reduction
+from hccljax.selection import choose
+from hccljax.selection.choose import outside
+from hccljax.topology import Topology, as_topology
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments that all collectives share, checked once for all leaves."""
+
+    group: Group
+    algorithm: str | Algorithm | None
+    topology: Topology | None
+
+    def run(self, operator: str, x: jax.Array, op: str | None = None, root: int = 0, factor: int = 1) -> Run:
+        """The kernel call for one leaf; its message is ``factor`` times x."""
+        p = self.group.size
+        decision = choose(
+            operator, message_bytes(x) * factor, p, self.algorithm, self.topology or self._levels()
+        )
+        assert decision.record is not None
+        group = self.group if decision.tiers is None else self.group.with_levels(decision.tiers)
+        return Run(operator, decision.record, group, None if op is None else reduction(op), root)
+
+    def _levels(self) -> Topology | None:
+        return None if self.group.levels is None else Topology(self.group.levels)
+
+
+def request(axis_name: AxisName | Group, algorithm: str | Algorithm | None, topology: str | Topology | None) -> Request:
+    """The checked request."""
+    group = as_group(axis_name)
+    group.resolved  # noqa: B018  (raises for an unmapped axis or a partition of another size)
+    return Request(group, algorithm, as_topology(topology))
+
+
+def warn_if_invariant(x: jax.Array, group: Group, op: str) -> None:
+    """Warns where a sum or product counts the same replicated value once for every rank."""
+    checked = checked_axes(group.axes)
+    if op in ("sum", "prod") and checked and not set(checked) & varying(x):
+        warnings.warn(
+            f"all_reduce(op={op!r}) of an operand that is already the same on every rank of {group.axis_name!r}: the "
+            f"result counts it {group.size} times, as jax.lax does. If it is a gradient, jax.grad has inserted the sum "
+            f"already: pass the parameters through hccljax.as_varying(params, {group.axis_name!r}) before jax.grad",
+            InvariantOperandWarning,
+            stacklevel=outside(),
+        )

@@ -1,0 +1,227 @@
+"""Communicator: the collectives on arrays with a leading rank axis, jitted once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from hccljax import collectives
+from hccljax.algorithm import Algorithm
+from hccljax.collectives.leaf import as_array
+from hccljax.errors import ArgumentError
+from hccljax.group import Group
+from hccljax.layout import listed
+from hccljax.selection import Decision, Settings, choose
+from hccljax.topology import Topology, as_topology
+
+EXECUTORS = ("auto", "devices", "virtual")
+AXIS = "rank"
+
+
+class Communicator:
+    """A set of ranks, and the collectives over arrays ``x`` with ``x.shape[0] == size``: row r is rank r's array.
+
+    The results have the same leading axis. Each collective is compiled once for its arguments, shapes and settings;
+    later calls cost a dictionary look-up and JAX's own dispatch. HCCL_ALGO is read at every call.
+
+    >>> comm = hccljax.Communicator(4)
+    >>> comm.all_reduce(jnp.arange(4.0))
+    Array([6., 6., 6., 6.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        size: int | None = None,
+        *,
+        executor: str = "auto",
+        algorithm: str | Algorithm | None = None,
+        topology: str | Topology | None = None,
+        devices: Sequence[Any] | None = None,
+        groups: Iterable[Sequence[int]] | None = None,
+    ):
+        """A communicator of ``size`` ranks.
+
+        Args:
+          size: the number of ranks; None takes all devices.
+          executor: ``"devices"`` runs one rank on each device (``shard_map``), ``"virtual"`` all ranks on one device
+            (``vmap``), ``"auto"`` takes devices where there are enough. Results are the same to the last bit.
+          algorithm: for every collective that names none itself; it beats HCCL_ALGO.
+          topology: the tiers, such as ``"4x8"`` for 4 servers of 8 ranks.
+          devices: the devices to use, in rank order; None is ``jax.devices()``.
+          groups: lists of ranks of equal size that cover all ranks; the collectives work in each on its own.
+
+        Raises:
+          ArgumentError: a size, executor, topology or groups that do not fit together, or too few devices.
+        """
+        if executor not in EXECUTORS:
+            raise ArgumentError(f"executor={executor!r}: expected one of {', '.join(map(repr, EXECUTORS))}")
+        devices = jax.devices() if devices is None else list(devices)
+        size = len(devices) if size is None else _checked_size(size)
+        if executor == "devices" and size > len(devices):
+            raise ArgumentError(
+                f"executor='devices' needs {size} devices, but there are {len(devices)}; use executor='virtual', or "
+                f"start with XLA_FLAGS=--xla_force_host_platform_device_count={size}"
+            )
+        self.size = size
+        self.executor = executor if executor != "auto" else ("devices" if size <= len(devices) else "virtual")
+        self.algorithm = algorithm
+        self.topology = as_topology(topology)
+        self.devices = tuple(devices[:size] if self.executor == "devices" else devices[:1])
+        self.group = Group(AXIS, groups)
+        if groups is not None and self.group.layout is not None and self.group.layout.n != size:
+            raise ArgumentError(f"groups list {self.group.layout.n} ranks, but the communicator has {size}")
+        if self.topology is not None and self.topology.ranks != self.group_size:
+            raise ArgumentError(
+                f"topology {self.topology} has {self.topology.ranks} ranks, but each group has {self.group_size}"
+            )
+        self._mesh = Mesh(np.array(self.devices), (AXIS,), axis_types=(AxisType.Auto,))
+        self._sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
+        self._spans_processes = len({device.process_index for device in self.devices}) > 1
+        self._compiled: dict[Any, Callable[[Any], Any]] = {}
+
+    @property
+    def group_size(self) -> int:
+        """Ranks in each group: the size, unless the communicator was split."""
+        return self.size if self.group.layout is None else self.group.layout.p
+
+    def split(self, groups: Iterable[Sequence[int]]) -> Communicator:
+        """A communicator of the same ranks that works in groups, all at the same time.
+
+        Arrays keep their leading axis of ``size`` rows. Each list holds ranks of this communicator (of one of its groups,
+        if it is split already: every group is then split alike); all have the same length and together they hold every
+        rank exactly once. The result has no topology.
+
+        Raises:
+          ArgumentError: lists of unequal length, or ranks that repeat, are missing or out of range.
+        """
+        wanted = tuple(tuple(group) for group in groups)
+        if self.group.layout is None:
+            parts = Group(AXIS, wanted).layout
+            assert parts is not None
+            if parts.n != self.size:
+                raise ArgumentError(
+                    f"groups list {parts.n} ranks, but the communicator has {self.size}; expected each of 0 to "
+                    f"{self.size - 1} once"
+                )
+            members = parts.groups
+        else:
+            members = self.group.layout.regrouped(listed(wanted).members).groups
+        return Communicator(
+            self.size, executor=self.executor, algorithm=self.algorithm, devices=self.devices, groups=members
+        )
+
+    def put(self, x: Any) -> Any:
+        """x placed with row r on rank r's device, so that collectives need not move it there first.
+
+        Args:
+          x: array(s) with a leading axis of ``size`` rows. Across processes, every process passes the same values.
+        """
+        return jax.tree.map(self._put, x)
+
+    def explain(self, operator: str, nbytes: int, *, algorithm: str | Algorithm | None = None) -> Decision:
+        """The Decision for a message of nbytes on each rank; see ``hccljax.explain``."""
+        return choose(operator, nbytes, self.group_size, algorithm, self.topology, communicator=self.algorithm)
+
+    def all_reduce(self, x: Any, op: str = "sum", **options: Any) -> Any:
+        """x [size, …] → [size, …]: every row is the reduction of its group's rows; see ``hccljax.all_reduce``."""
+        return self._call("all_reduce", x, (op,), options)
+
+    def reduce_scatter(self, x: Any, op: str = "sum", **options: Any) -> Any:
+        """x [size, p, …] → [size, …]: row r is block r of the reduction; see ``hccljax.reduce_scatter``."""
+        return self._call("reduce_scatter", x, (op,), options)
+
+    def all_gather(self, x: Any, **options: Any) -> Any:
+        """x [size, …] → [size, p, …]: every row holds its group's rows; see ``hccljax.all_gather``."""
+        return self._call("all_gather", x, (), options)
+
+    def broadcast(self, x: Any, root: int = 0, **options: Any) -> Any:
+        """x [size, …] → [size, …]: every row is its group's row ``root``; see ``hccljax.broadcast``."""
+        return self._call("broadcast", x, (root,), options)
+
+    def reduce(self, x: Any, op: str = "sum", root: int = 0, **options: Any) -> Any:
+        """x [size, …] → [size, …]: the reduction in row ``root`` of each group, zeros elsewhere; see ``hccljax.reduce``."""
+        return self._call("reduce", x, (op, root), options)
+
+    def scatter(self, x: Any, root: int = 0, **options: Any) -> Any:
+        """x [size, p, …] → [size, …]: row r is block r of row ``root``; see ``hccljax.scatter``."""
+        return self._call("scatter", x, (root,), options)
+
+    def gather(self, x: Any, root: int = 0, **options: Any) -> Any:
+        """x [size, …] → [size, p, …]: row ``root`` holds its group's rows, zeros elsewhere; see ``hccljax.gather``."""
+        return self._call("gather", x, (root,), options)
+
+    def all_to_all(self, x: Any, split_axis: int = 0, concat_axis: int = 0, **options: Any) -> Any:
+        """x [size, p, …] → [size, p, …]: block i of row r goes to row i; axes are those of one row; see ``hccljax.all_to_all``."""
+        return self._call("all_to_all", x, (split_axis, concat_axis), options)
+
+    def send_recv(self, x: Any, pairs: Iterable[Sequence[int]]) -> Any:
+        """x [size, …] → [size, …]: row d is row s of each pair (s, d), zeros elsewhere; see ``hccljax.send_recv``."""
+        return self._call("send_recv", x, (tuple(tuple(pair) for pair in pairs),), {})
+
+    def barrier(self, x: Any) -> Any:
+        """x unchanged, once every rank has reached this point; see ``hccljax.barrier``."""
+        return self._call("barrier", x, (), {})
+
+    def __repr__(self) -> str:
+        groups = "" if self.group.layout is None else f", in groups of {self.group_size}"
+        return f"Communicator({self.size} ranks{groups}, {self.executor})"
+
+    def _call(self, operator: str, x: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        key = (operator, arguments, tuple(options.items()), Settings.from_environment())
+        try:
+            compiled = self._compiled.get(key)
+        except TypeError:
+            raise ArgumentError(f"{operator} got {arguments!r} {options!r}: expected hashable arguments") from None
+        if compiled is None:
+            compiled = self._compiled[key] = self._compile(operator, arguments, options)
+        return compiled(self.put(x) if self._spans_processes else x)
+
+    def _compile(self, operator: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Callable[[Any], Any]:
+        collective = getattr(collectives, operator)
+        if operator not in ("send_recv", "barrier"):
+            options = {"topology": self.topology, **options}
+            if options.get("algorithm") is None:
+                options["algorithm"] = self.algorithm
+
+        def one_rank(x: Any) -> Any:
+            return collective(x, self.group, *arguments, **options)
+
+        def all_ranks(x: Any) -> Any:
+            x = jax.tree.map(self._checked_rows, x)
+            if self.executor == "virtual":
+                return jax.vmap(one_rank, axis_name=AXIS, axis_size=self.size)(x)
+            spec = PartitionSpec(AXIS)
+            body = jax.shard_map(
+                lambda rows: jax.tree.map(lambda out: out[None], one_rank(jax.tree.map(lambda row: row[0], rows))),
+                mesh=self._mesh, in_specs=spec, out_specs=spec, check_vma=False,
+            )  # fmt: skip
+            return body(x)
+
+        return jax.jit(all_ranks)
+
+    def _checked_rows(self, leaf: Any) -> jax.Array:
+        x = as_array(leaf)
+        if x.ndim == 0 or x.shape[0] != self.size:
+            raise ArgumentError(
+                f"array of shape {x.shape}: expected a leading axis of {self.size} rows, one for each rank "
+                f"(rank r's array is x[r])"
+            )
+        return x
+
+    def _put(self, leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array) and leaf.sharding == self._sharding:
+            return leaf
+        if not self._spans_processes:
+            return jax.device_put(self._checked_rows(leaf), self._sharding if self.executor == "devices" else None)
+        values = np.asarray(leaf)
+        return jax.make_array_from_callback(values.shape, self._sharding, lambda index: values[index])
+
+
+def _checked_size(size: Any) -> int:
+    if isinstance(size, bool) or not hasattr(size, "__index__") or size.__index__() < 1:
+        raise ArgumentError(f"size={size!r}: expected the number of ranks, 1 or more")
+    return size.__index__()

@@ -1,0 +1,65 @@
+"""Every error and warning of hccljax; messages lead with HCCL's own code where it has one.
+
+    HcclError
+    ├── ArgumentError      EI0003  a bad operator argument (also a ValueError)
+    │   └── DtypeError     EI0003  a dtype the operator has no meaning for (also a TypeError)
+    ├── AxisError          EI0003  an axis name that is not mapped here (also a NameError)
+    ├── SettingError       EI0001  a bad environment variable or HCCL_ALGO text (also a ValueError)
+    ├── UnsupportedError           an algorithm that has no such operator here (also a NotImplementedError)
+    └── DerivativeError            a derivative that does not exist (also a NotImplementedError)
+
+    HcclWarning
+    ├── FallbackWarning            another algorithm than the one asked for was used
+    └── InvariantOperandWarning    a replicated operand was summed once per rank
+"""
+
+
+class HcclError(Exception):
+    """Root of all errors raised by hccljax. ``code`` is HCCL's error code, or ``""`` where it has none."""
+
+    code: str = ""
+
+    def __init__(self, message: str):
+        super().__init__(f"{self.code}: {message}" if self.code else message)
+
+
+class ArgumentError(HcclError, ValueError):
+    """A bad operator argument (HCCL code EI0003): rank, root, pair, shape, group or operator name."""
+
+    code = "EI0003"
+
+
+class DtypeError(ArgumentError, TypeError):
+    """A dtype for which the operator has no meaning (HCCL code EI0003), such as the maximum of complex numbers."""
+
+
+class AxisError(HcclError, NameError):
+    """An axis name that no enclosing ``shard_map`` or ``vmap`` maps (HCCL code EI0003)."""
+
+    code = "EI0003"
+
+
+class SettingError(HcclError, ValueError):
+    """A bad environment variable or HCCL_ALGO text (HCCL code EI0001)."""
+
+    code = "EI0001"
+
+
+class UnsupportedError(HcclError, NotImplementedError):
+    """The algorithm has no kernel for the operator, or not for this group, and was asked for strictly."""
+
+
+class DerivativeError(HcclError, NotImplementedError):
+    """The operator has no derivative (the maximum and the minimum over ranks, as in ``jax.lax``)."""
+
+
+class HcclWarning(UserWarning):
+    """Root of all warnings of hccljax."""
+
+
+class FallbackWarning(HcclWarning):
+    """The algorithm that was asked for cannot run the operator here; another one does, and is named."""
+
+
+class InvariantOperandWarning(HcclWarning):
+    """A replicated operand is summed once per rank: the result is the operand times the number of ranks."""

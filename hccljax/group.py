@@ -1,0 +1,210 @@
+"""Group: the ranks an algorithm sees, and everything they can say to each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import jax
+import numpy as np
+from jax import lax
+
+from hccljax.errors import ArgumentError, AxisError
+from hccljax.layout import Layout, Pairs, Pattern, Shift, Xor, checked_pairs, listed, whole
+from hccljax.primitives import mesh
+from hccljax.primitives.permute import permute, rank_in
+from hccljax.primitives.replication import vary
+
+AxisName = str | tuple[str, ...]
+
+
+@dataclass(frozen=True, init=False)
+class Group:
+    """The indices of a named axis, split into one or more communicators that work at the same time.
+
+    It is HCCL's communicator, torch's ``new_group`` and JAX's ``axis_index_groups`` in one: every communicator runs
+    the same steps on its own ranks. Ranks are counted inside the communicator, 0 to ``size - 1``.
+
+    Attributes:
+      axes: the axis names, flattened in the order given (the last one changes fastest).
+      layout: the partition, or None for one communicator of all indices.
+      levels: members of each tier, level 0 first, or None for one flat server.
+    """
+
+    axes: tuple[str, ...]
+    layout: Layout | None
+    levels: tuple[int, ...] | None
+
+    def __init__(
+        self,
+        axis_name: AxisName,
+        groups: Iterable[Sequence[int]] | None = None,
+        *,
+        levels: Sequence[int] | None = None,
+    ):
+        """A group over axis_name.
+
+        Args:
+          axis_name: a mapped axis name, or a tuple of them.
+          groups: lists of axis indices of equal size that cover the axis exactly once; None is one communicator.
+          levels: members of each tier, level 0 (inside a server) first; their product is the size.
+        """
+        axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+        if not axes or len(set(axes)) != len(axes):
+            raise AxisError(f"axis_name={axis_name!r}: expected one axis name or several different ones")
+        object.__setattr__(self, "axes", axes)
+        object.__setattr__(self, "layout", None if groups is None else listed(_as_groups(groups)))
+        object.__setattr__(self, "levels", None if levels is None else tuple(int(size) for size in levels))
+
+    @property
+    def axis_name(self) -> AxisName:
+        """The axis name as ``jax.lax`` takes it: a str, or a tuple of them."""
+        return self.axes[0] if len(self.axes) == 1 else self.axes
+
+    @property
+    def size(self) -> int:
+        """Ranks in each communicator."""
+        return self.layout.p if self.layout is not None else self.axis_size
+
+    @property
+    def axis_size(self) -> int:
+        """Indices of the axis, all communicators together; needs to run under shard_map or vmap."""
+        return math.prod(_axis_size(axis) for axis in self.axes)
+
+    @property
+    def rank(self) -> jax.Array:
+        """This device's rank inside its communicator: int32 scalar."""
+        return rank_in(self.axes, self.resolved)
+
+    @property
+    def resolved(self) -> Layout:
+        """The layout, with the axis size filled in and checked."""
+        size = self.axis_size
+        if self.layout is None:
+            return whole(size)
+        if self.layout.n != size:
+            raise ArgumentError(
+                f"groups list {self.layout.n} ranks, but axis {self.axis_name!r} has {size}; "
+                f"expected every index 0 to {size - 1} exactly once"
+            )
+        return self.layout
+
+    @property
+    def is_whole(self) -> bool:
+        """True if one communicator holds every index of the axis."""
+        return self.layout is None or self.layout.is_whole
+
+    def permute(self, x: jax.Array, pairs: Iterable[Sequence[int]], label: str = "permute") -> jax.Array:
+        """Sends x along (source, destination) pairs of ranks, in every communicator at once.
+
+        Ranks that are no destination receive zeros. Zero is not the identity of max, min and prod: select what was
+        received before combining it.
+        """
+        return self._send(x, Pairs(checked_pairs(pairs, self.size)), label)
+
+    def shift(self, x: jax.Array, k: int = 1, label: str = "shift") -> jax.Array:
+        """Sends x from every rank r to rank r + k (mod size)."""
+        return self._send(x, Shift(k), label)
+
+    def exchange(self, x: jax.Array, mask: int, label: str = "exchange") -> jax.Array:
+        """Swaps x between ranks r and r XOR mask; ranks without a partner receive zeros."""
+        return self._send(x, Xor(mask), label)
+
+    def mesh_exchange(self, blocks: jax.Array) -> jax.Array:
+        """blocks [p, …] → [p, …]: block i comes from rank i; every pair of ranks talks at once."""
+        return mesh.exchange(vary(blocks, self.axes), axes=self.axes, layout=self.resolved)
+
+    def mesh_gather(self, block: jax.Array) -> jax.Array:
+        """block […] → [p, …]: every rank's block, in rank order; every pair of ranks talks at once."""
+        return mesh.gather(vary(block, self.axes), axes=self.axes, layout=self.resolved)
+
+    def rotated(self, root: int) -> Group:
+        """The same communicators with ``root`` as rank 0, the others following in order."""
+        return self if root == 0 else self._over(self.resolved.rotated(root), None)
+
+    def level(self, k: int) -> Group:
+        """The communicators of tier k: ranks that differ only in their coordinate of level k."""
+        levels = self._tiers()
+        if not 0 <= k < len(levels):
+            raise ArgumentError(f"level {k} does not exist; this group has levels 0 to {len(levels) - 1}")
+        return self._over(self.resolved.regrouped(_tier(levels, (k,))), None)
+
+    def above(self) -> Group:
+        """The communicators of all tiers above level 0: ranks with the same place in their servers."""
+        levels = self._tiers()
+        upper = tuple(range(1, len(levels)))
+        return self._over(self.resolved.regrouped(_tier(levels, upper)), levels[1:] if len(upper) > 1 else None)
+
+    def split(self, groups: Iterable[Sequence[int]]) -> Group:
+        """Splits every communicator into smaller ones: lists of its ranks, equal in size, each rank once."""
+        parts = listed(_as_groups(groups))
+        if parts.n != self.size:
+            raise ArgumentError(
+                f"groups list {parts.n} ranks, but the group has {self.size}; expected each of 0 to {self.size - 1} once"
+            )
+        return self._over(self.resolved.regrouped(parts.members), None)
+
+    def with_levels(self, levels: Sequence[int] | None) -> Group:
+        """The same ranks with tiers of these sizes, level 0 first."""
+        changed = replace_fields(self, levels=None if levels is None else tuple(levels))
+        if levels is not None:
+            changed._tiers()
+        return changed
+
+    def _tiers(self) -> tuple[int, ...]:
+        levels = self.levels or (self.size,)
+        if math.prod(levels) != self.size:
+            shape = "x".join(str(size) for size in reversed(levels))
+            raise ArgumentError(
+                f"topology {shape} has {math.prod(levels)} ranks, but the group has {self.size}; "
+                f"expected a topology whose sizes multiply to {self.size}"
+            )
+        return levels
+
+    def _over(self, layout: Layout, levels: tuple[int, ...] | None) -> Group:
+        return replace_fields(self, layout=layout, levels=levels)
+
+    def _send(self, x: jax.Array, pattern: Pattern, label: str) -> jax.Array:
+        return permute(vary(x, self.axes), axes=self.axes, layout=self.resolved, pattern=pattern, label=label)
+
+
+def replace_fields(group: Group, **changes: object) -> Group:
+    """A Group with some of its fields replaced (dataclasses.replace needs a generated __init__)."""
+    changed = object.__new__(Group)
+    for name in ("axes", "layout", "levels"):
+        object.__setattr__(changed, name, changes.get(name, getattr(group, name)))
+    return changed
+
+
+def as_group(axis_name: AxisName | Group) -> Group:
+    """A Group of an axis name, a tuple of them, or a Group as it is."""
+    return axis_name if isinstance(axis_name, Group) else Group(axis_name)
+
+
+def _as_groups(groups: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    try:
+        return tuple(tuple(int(rank.__index__()) for rank in group) for group in groups)
+    except (TypeError, AttributeError):
+        raise ArgumentError(f"groups={groups!r}: expected lists of ranks, such as [[0, 1], [2, 3]]") from None
+
+
+def _axis_size(axis: str) -> int:
+    try:
+        return lax.axis_size(axis)
+    except NameError:
+        raise AxisError(
+            f"axis name {axis!r} is not mapped here; expected the name of an enclosing jax.shard_map or "
+            f"jax.vmap(axis_name=…) axis: call this function inside one, or use hccljax.Communicator"
+        ) from None
+
+
+@lru_cache(maxsize=256)
+def _tier(levels: tuple[int, ...], kept: tuple[int, ...]) -> np.ndarray:
+    """Ranks [communicators, members] that differ only in the coordinates of the kept levels."""
+    outer_first = tuple(reversed(levels))
+    ranks = np.arange(math.prod(levels)).reshape(outer_first)
+    kept_axes = [len(levels) - 1 - k for k in reversed(kept)]
+    others = [axis for axis in range(len(levels)) if axis not in kept_axes]
+    return ranks.transpose(others + kept_axes).reshape(-1, math.prod(levels[k] for k in kept))

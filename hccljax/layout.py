@@ -1,0 +1,195 @@
+"""Which ranks talk to each other: partitions of an axis into communicators, and patterns of permutes inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from hccljax.errors import ArgumentError
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Every rank r sends to r + k (mod p): one step of a ring."""
+
+    k: int
+
+    def pairs(self, p: int) -> list[Pair]:
+        """The (source, destination) pairs among p ranks."""
+        return [(r, (r + self.k) % p) for r in range(p)]
+
+    def inverse(self) -> Shift:
+        """The pattern that sends everything back."""
+        return Shift(-self.k)
+
+
+@dataclass(frozen=True)
+class Xor:
+    """Every rank r exchanges with r XOR mask, where that rank exists: one step of recursive halving."""
+
+    mask: int
+
+    def pairs(self, p: int) -> list[Pair]:
+        """The (source, destination) pairs among p ranks."""
+        return [(r, r ^ self.mask) for r in range(p) if r ^ self.mask < p]
+
+    def inverse(self) -> Xor:
+        """The pattern that sends everything back: itself."""
+        return self
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Explicit (source, destination) pairs; ranks that are nobody's destination receive zeros."""
+
+    explicit: tuple[Pair, ...]
+
+    def pairs(self, p: int) -> list[Pair]:
+        """The (source, destination) pairs among p ranks."""
+        return list(self.explicit)
+
+    def inverse(self) -> Pairs:
+        """The pattern that sends everything back."""
+        return Pairs(tuple((d, s) for s, d in self.explicit))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{s}→{d}" for s, d in self.explicit[:4])
+        return f"Pairs({shown}{f', … {len(self.explicit)} in all' if len(self.explicit) > 4 else ''})"
+
+
+Pattern = Shift | Xor | Pairs
+
+
+def checked_pairs(pairs: Iterable[Sequence[int]], p: int) -> tuple[Pair, ...]:
+    """The pairs as a tuple, once sources and destinations are known to be unique and inside ``range(p)``."""
+    result: list[Pair] = []
+    sources: dict[int, Pair] = {}
+    destinations: dict[int, Pair] = {}
+    for given in pairs:
+        pair = _as_pair(given)
+        for name, rank, seen in (("source", pair[0], sources), ("destination", pair[1], destinations)):
+            if not 0 <= rank < p:
+                raise ArgumentError(
+                    f"pair {pair}: the {name} {rank} is not a rank of this communicator; "
+                    f"expected 0 to {p - 1} (ranks are counted inside the communicator)"
+                )
+            if rank in seen:
+                raise ArgumentError(
+                    f"pairs {seen[rank]} and {pair} have the same {name} {rank}; every rank can be the {name} of "
+                    f"one pair at most: put the second one in another send_recv"
+                )
+            seen[rank] = pair
+        result.append(pair)
+    return tuple(result)
+
+
+def _as_pair(given: object) -> Pair:
+    try:
+        source, destination = given  # type: ignore[misc]
+        pair = (source.__index__(), destination.__index__())
+    except (TypeError, ValueError, AttributeError):
+        raise ArgumentError(
+            f"{given!r} is not a pair of ranks; expected (source, destination), two ints, such as (0, 1)"
+        ) from None
+    return pair
+
+
+class Layout:
+    """A partition of the n indices of an axis into communicators of p ranks each.
+
+    ``members[c, r]`` is the axis index of rank r of communicator c, shape [communicators, p].
+    """
+
+    def __init__(self, members: np.ndarray):
+        self.members = np.ascontiguousarray(members, dtype=np.int32)
+        self._key = (self.members.shape, self.members.tobytes())
+        self._hash = hash(self._key)
+
+    @property
+    def p(self) -> int:
+        """Ranks in each communicator."""
+        return int(self.members.shape[1])
+
+    @property
+    def n(self) -> int:
+        """Indices of the axis."""
+        return int(self.members.size)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if one communicator holds every index (in any order): only then are results replicated."""
+        return self.members.shape[0] == 1
+
+    @cached_property
+    def is_identity(self) -> bool:
+        """True if rank r of the only communicator is axis index r."""
+        return self.is_whole and bool((self.members[0] == np.arange(self.n)).all())
+
+    @cached_property
+    def ranks(self) -> np.ndarray:
+        """Rank inside its communicator of each axis index, shape [n]."""
+        table = np.empty(self.n, np.int32)
+        table[self.members] = np.arange(self.p, dtype=np.int32)
+        return table
+
+    @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The communicators as tuples of axis indices, the form of ``axis_index_groups``."""
+        return tuple(tuple(int(i) for i in row) for row in self.members)
+
+    def expand(self, pattern: Pattern) -> list[Pair]:
+        """The pattern's pairs in axis indices, for every communicator."""
+        pairs = np.array(pattern.pairs(self.p), np.int32).reshape(-1, 2)
+        return [(int(s), int(d)) for row in self.members for s, d in row[pairs]]
+
+    def rotated(self, root: int) -> Layout:
+        """The same communicators with rank ``root`` counted as rank 0."""
+        return Layout(np.roll(self.members, -root, axis=1))
+
+    def regrouped(self, members: np.ndarray) -> Layout:
+        """Communicators inside these communicators: ``members`` [c, q] holds ranks in ``range(p)``."""
+        return Layout(self.members[:, members].reshape(-1, members.shape[1]))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Layout) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        if self.is_identity:
+            return f"Layout({self.p} ranks)"
+        return f"Layout({self.members.shape[0]} communicators of {self.p} ranks)"
+
+
+@lru_cache(maxsize=256)
+def whole(n: int) -> Layout:
+    """One communicator of all n indices, in order."""
+    return Layout(np.arange(n)[None])
+
+
+@lru_cache(maxsize=256)
+def listed(groups: tuple[tuple[int, ...], ...]) -> Layout:
+    """Communicators given as lists of axis indices; they must cover 0..n-1 exactly once, and be of equal size."""
+    sizes = {len(group) for group in groups}
+    if not groups or 0 in sizes:
+        raise ArgumentError(f"groups={groups!r}: expected at least one group, none of them empty")
+    if len(sizes) > 1:
+        raise ArgumentError(
+            f"groups of unequal sizes {sorted(sizes)}: expected every group to have the same number of ranks"
+        )
+    n = sum(len(group) for group in groups)
+    seen: set[int] = set()
+    for group in groups:
+        for rank in group:
+            if not 0 <= rank < n:
+                raise ArgumentError(f"rank {rank} in groups is out of range; {n} ranks are listed, expected 0 to {n - 1}")
+            if rank in seen:
+                raise ArgumentError(f"rank {rank} stands twice in groups; every rank belongs to exactly one group")
+            seen.add(rank)
+    return Layout(np.array(groups))

@@ -1,0 +1,104 @@
+"""Everything hccljax touches beyond JAX's documented API, in one place; checked on jax 0.10.2.
+
+- ``jax.extend.core.Primitive`` and the rule tables of ``jax.interpreters`` (ad, batching, mlir): exported by JAX,
+  but outside its compatibility promise.
+- The set of mesh axes over which a value varies: ``aval.manual_axis_type.varying``.
+- ``batching.fancy_primitive_batchers``: batching rules that see the name of the axis that is mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+Aval = Any  # jax.core.ShapedArray
+
+
+def varying(x: Any) -> frozenset[str]:
+    """The manual mesh axes over which x (an array or an abstract value) is typed as varying; empty when unchecked."""
+    aval = x if hasattr(x, "manual_axis_type") else jax.typeof(x)
+    return frozenset(aval.manual_axis_type.varying)
+
+
+def unreduced(x: Any) -> frozenset[str]:
+    """The manual mesh axes over which x is typed as unreduced or reduced: states only ``jax.lax`` handles."""
+    kinds = jax.typeof(x).manual_axis_type
+    return frozenset(kinds.unreduced) | frozenset(kinds.reduced)
+
+
+def without_varying(aval: Aval, axes: Sequence[str]) -> Aval:
+    """The abstract value with axes taken out of its varying set."""
+    kinds = aval.manual_axis_type
+    return aval.update(manual_axis_type=kinds.update(varying=kinds.varying - frozenset(axes)))
+
+
+def is_checked(axis: str) -> bool:
+    """True inside a ``shard_map`` that checks replication types over axis; False if unchecked or mapped by vmap."""
+    return axis in varying(lax.axis_index(axis))
+
+
+def checked_axes(axes: Sequence[str]) -> tuple[str, ...]:
+    """Those of axes over which replication types are checked."""
+    return tuple(axis for axis in axes if is_checked(axis))
+
+
+def mesh_order(axes: Sequence[str]) -> tuple[str, ...]:
+    """axes in the order of the mesh around the code being traced or lowered.
+
+    ``lax.ppermute`` over a tuple of axes numbers its ranks in mesh order whatever the order given (jax 0.10.2),
+    unlike ``axis_index``, ``all_gather``, ``psum_scatter`` and ``all_to_all``, which follow the order given.
+    """
+    names = jax.sharding.get_abstract_mesh().axis_names
+    return tuple(sorted(axes, key=names.index)) if set(axes) <= set(names) else tuple(axes)
+
+
+def define(
+    name: str,
+    *,
+    abstract_eval: Callable[..., Any],
+    implementation: Callable[..., Any],
+    batch: Callable[..., Any],
+    multiple_results: bool = False,
+) -> Primitive:
+    """A primitive whose eager evaluation and whose lowering are one JAX function, with a named-axis batching rule.
+
+    batch(axis_name, axis_size, args, dims, **params) returns (outputs, output dims).
+    """
+    primitive = Primitive(name)
+    primitive.multiple_results = multiple_results
+    primitive.def_abstract_eval(abstract_eval)
+    primitive.def_impl(implementation)
+    mlir.register_lowering(primitive, mlir.lower_fun(implementation, multiple_results=multiple_results))
+
+    def fancy(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
+        return batch(axis_data.name, axis_data.size, args, dims, **params)
+
+    batching.fancy_primitive_batchers[primitive] = fancy
+    return primitive
+
+
+def set_transpose(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """Declares a primitive with one linear operand; rule(cotangent, operand, **params) gives [its cotangent]."""
+    ad.deflinear2(primitive, rule)
+
+
+def set_jvp(primitive: Primitive, rule: Callable[..., Any], transpose: Callable[..., Any] | None = None) -> None:
+    """rule(primals, tangents, **params) → (outputs, tangents out); transpose(cotangents, *operands, **params)."""
+    ad.primitive_jvps[primitive] = rule
+    if transpose is not None:
+        ad.primitive_transposes[primitive] = transpose
+
+
+def dense(tangent: Any) -> Any:
+    """A tangent or cotangent as an array, symbolic zeros written out."""
+    return ad.instantiate_zeros(tangent)
+
+
+def is_zero(tangent: Any) -> bool:
+    """True for a symbolic zero."""
+    return isinstance(tangent, ad.Zero)

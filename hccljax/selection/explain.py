@@ -1,0 +1,48 @@
+"""explain: the Decision for a collective, without running anything."""
+
+from __future__ import annotations
+
+from hccljax.algorithm import Algorithm
+from hccljax.algorithm.base import OPERATORS
+from hccljax.errors import ArgumentError
+from hccljax.group import Group
+from hccljax.selection.choose import choose
+from hccljax.selection.decision import Decision
+from hccljax.topology import Topology, as_topology
+
+
+def explain(
+    operator: str,
+    nbytes: int,
+    ranks_or_group: int | Group,
+    topology: str | Topology | None = None,
+    algorithm: str | Algorithm | None = None,
+) -> Decision:
+    """Which algorithm runs a collective, and why; nothing is run.
+
+    Args:
+      operator: ``"all_reduce"``, ``"all_gather"``, ``"reduce_scatter"``, ``"broadcast"``, ``"reduce"``, ``"scatter"``,
+        ``"gather"`` or ``"all_to_all"``.
+      nbytes: bytes of one rank's message: of the whole array for all_reduce, broadcast and reduce, of all p blocks for
+        the others.
+      ranks_or_group: the number of ranks, or a Group (one with groups of its own, or inside shard_map or vmap).
+      topology: the tiers, such as ``"4x8"`` for 4 servers of 8 ranks.
+      algorithm: as the ``algorithm=`` of the collectives.
+
+    Returns:
+      The Decision; ``print`` it for a text.
+
+    Raises:
+      ArgumentError: an unknown operator or algorithm, or ranks that are not a positive int.
+      SettingError: a malformed HCCL_ALGO.
+
+    >>> hccljax.explain("all_reduce", 1 << 20, 8).algorithm
+    'ring'
+    """
+    if operator not in OPERATORS:
+        raise ArgumentError(f"operator={operator!r}: expected one of {', '.join(OPERATORS)}")
+    p = ranks_or_group.size if isinstance(ranks_or_group, Group) else ranks_or_group
+    for name, value, least in (("ranks", p, 1), ("nbytes", nbytes, 0)):
+        if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
+            raise ArgumentError(f"{name}={value!r}: expected an int, {least} or more")
+    return choose(operator, nbytes.__index__(), p.__index__(), algorithm, as_topology(topology))

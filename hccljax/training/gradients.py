@@ -1,0 +1,101 @@
+"""Gradients of a data-parallel loss, reduced by hccljax and by nobody else.
+
+In a checked ``shard_map`` (the default) parameters come in replicated, and ``jax.grad`` of something replicated with
+respect to varying data already inserts XLA's own psum: a further all_reduce would multiply the gradient by the number
+of ranks, and the chosen algorithm would never run. Parameters that are first typed as varying get the gradient of their
+own rank, which is then reduced once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import jax
+
+from hccljax.algorithm import Algorithm
+from hccljax.collectives import all_reduce
+from hccljax.collectives.leaf import as_array
+from hccljax.errors import ArgumentError
+from hccljax.group import AxisName, Group, as_group
+from hccljax.primitives.replication import vary
+from hccljax.topology import Topology
+
+
+def as_varying(x: Any, axis_name: AxisName | Group) -> Any:
+    """x typed as varying over the axis, so that ``jax.grad`` with respect to it inserts no sum of its own.
+
+    Values are not touched and nothing is sent. Where replication types are not checked (``check_vma=False``, vmap) and
+    for what varies already, it does nothing.
+
+    Args:
+      x: array(s), such as the parameters of a model.
+      axis_name: a mapped axis name, a tuple of them, or a Group.
+
+    Returns:
+      The same array(s).
+
+    Raises:
+      AxisError: the axis is not mapped here.
+
+    Source: ``jax.lax.pcast(x, axis_name, to="varying")``, made safe to call anywhere.
+    """
+    group = as_group(axis_name)
+    group.resolved  # noqa: B018  (raises for an unmapped axis)
+    return jax.tree.map(lambda leaf: vary(as_array(leaf), group.axes), x)
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    axis_name: AxisName | Group,
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    op: str = "mean",
+    algorithm: str | Algorithm | None = None,
+    topology: str | Topology | None = None,
+    accumulate_dtype: Any = None,
+) -> Callable[..., Any]:
+    """``jax.value_and_grad`` of a data-parallel loss: value and gradients reduced over the ranks, once.
+
+    Call the result inside ``jax.shard_map`` (checked or not) or ``jax.vmap(axis_name=…)``. Gradients take the chosen
+    algorithm in all of them, and come out replicated.
+
+    Args:
+      fun: (params, *local data) → the scalar loss of this rank's data, or (loss, aux) with has_aux.
+      axis_name: a mapped axis name, a tuple of them, or a Group.
+      argnums: which arguments to differentiate with respect to.
+      has_aux: fun returns (loss, aux); aux is passed through as it is on this rank.
+      op: ``"mean"`` or ``"sum"`` over the ranks.
+      algorithm: as for ``hccljax.all_reduce``.
+      topology: as for ``hccljax.all_reduce``.
+      accumulate_dtype: as for ``hccljax.all_reduce``; applies to the gradients.
+
+    Returns:
+      A function of fun's arguments that returns (value, gradients), or ((value, aux), gradients).
+
+    Raises:
+      ArgumentError: op is neither ``"mean"`` nor ``"sum"``.
+
+    Source: hccljax.
+    """
+    if op not in ("mean", "sum"):
+        raise ArgumentError(f"op={op!r}: expected 'mean' or 'sum', the reductions that a gradient has")
+    positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    @wraps(fun)
+    def reduced(*args: Any, **kwargs: Any) -> Any:
+        own = list(args)
+        for position in positions:
+            own[position] = as_varying(own[position], axis_name)
+        differentiate = jax.value_and_grad(fun, argnums, has_aux=has_aux)
+        value, grads = differentiate(*own, **kwargs)
+        loss, aux = value if has_aux else (value, None)
+        loss = all_reduce(as_varying(loss, axis_name), axis_name, op, algorithm=algorithm, topology=topology)
+        grads = all_reduce(
+            grads, axis_name, op, algorithm=algorithm, topology=topology, accumulate_dtype=accumulate_dtype
+        )
+        return ((loss, aux) if has_aux else loss), grads
+
+    return reduced
