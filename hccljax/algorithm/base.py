@@ -31,7 +31,7 @@ class Algorithm:
       name: what ``algorithm=`` and HCCL_ALGO call it.
       source: the paper or rule it comes from.
       steps: (operator, p, bytes of the message on one rank) → the longest chain of dependent communications.
-      bytes_sent: the same arguments → the most bytes that one rank sends.
+      bytes_sent: the same arguments → the most bytes that one rank sends, where blocks come out even.
       reduce_scatter: (blocks [p, …], group, op) → block […]; block r ends on rank r.
       all_gather: (block […], group) → blocks [p, …].
       all_reduce: (x […], group, op) → x […].

@@ -21,40 +21,22 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Round:
-    """Edges with different sources and different destinations: one permute.
+class Flow:
+    """All edges in one direction, up or down.
 
     Attributes:
-      edges: the edges of both trees that run in this round.
-      sent_tree, received_tree: the tree whose segment a rank sends, or receives, [p].
-      sent_start, received_start: the tick at which the rank's first segment is sent, or received, [p].
+      rounds: the edges, packed into as few rounds as possible; in a round all sources differ, and all destinations.
+      starts: the tick at which edges of each depth carry their first segment, [depth + 1].
+      first_tick: the tick at which each rank sends its first segment, if it sends, for both trees, [2, p].
     """
 
-    edges: tuple[Edge, ...]
-    sent_tree: np.ndarray
-    sent_start: np.ndarray
-    received_tree: np.ndarray
-    received_start: np.ndarray
-
-    def pairs(self, depths: tuple[int, ...]) -> list[Pair]:
-        """The (source, destination) pairs of the edges at these depths."""
-        return [(edge.source, edge.destination) for edge in self.edges if edge.depth in depths]
-
-
-@dataclass(frozen=True)
-class Flow:
-    """All edges in one direction, up or down, packed into as few rounds as possible."""
-
-    rounds: tuple[Round, ...]
+    rounds: tuple[tuple[Edge, ...], ...]
     starts: tuple[int, ...]
-
-    def start(self, depth: int) -> int:
-        """The tick at which edges of this depth carry their first segment."""
-        return self.starts[depth]
+    first_tick: np.ndarray
 
     def edges_from(self, p: int) -> np.ndarray:
         """Edges that leave each rank, [p]."""
-        return np.bincount([edge.source for one in self.rounds for edge in one.edges], minlength=p)
+        return np.bincount([edge.source for one in self.rounds for edge in one], minlength=p)
 
 
 @dataclass(frozen=True)
@@ -109,9 +91,10 @@ def plan(p: int) -> Plan:
         if parent >= 0
     ]
     down = [Edge(edge.destination, edge.source, edge.tree, edge.depth) for edge in up]
-    leaves_first = tuple(deepest - d for d in range(deepest + 1))
-    root_first = tuple(d - 1 for d in range(deepest + 1))
-    return Plan(deepest, trees[1].index(-1), _flow(up, p, leaves_first), _flow(down, p, root_first))
+    from_root = np.array(depths, np.int32)
+    leaves_first = Flow(rounds_of(up), tuple(deepest - d for d in range(deepest + 1)), deepest - from_root)
+    root_first = Flow(rounds_of(down), tuple(d - 1 for d in range(deepest + 1)), from_root)
+    return Plan(deepest, trees[1].index(-1), leaves_first, root_first)
 
 
 def _depths(parents: list[int]) -> list[int]:
@@ -121,19 +104,7 @@ def _depths(parents: list[int]) -> list[int]:
     return [depth(rank) for rank in range(len(parents))]
 
 
-def _flow(edges: list[Edge], p: int, starts: tuple[int, ...]) -> Flow:
-    return Flow(tuple(_round(tuple(edges), p, starts) for edges in rounds_of(edges)), starts)
-
-
-def _round(edges: tuple[Edge, ...], p: int, starts: tuple[int, ...]) -> Round:
-    tables = np.zeros((4, p), np.int32)
-    for edge in edges:
-        tables[:2, edge.source] = edge.tree, starts[edge.depth]
-        tables[2:, edge.destination] = edge.tree, starts[edge.depth]
-    return Round(edges, *tables)
-
-
-def rounds_of(edges: list[Edge]) -> list[list[Edge]]:
+def rounds_of(edges: list[Edge]) -> tuple[tuple[Edge, ...], ...]:
     """The edges in as few rounds as the busiest end has edges (König's theorem on colouring bipartite graphs).
 
     An edge takes a round that is free at its source; if its destination uses that round, the edges on the alternating
@@ -152,7 +123,7 @@ def rounds_of(edges: list[Edge]) -> list[list[Edge]]:
     for used in source_uses.values():
         for round_, edge in used.items():
             chosen[round_].append(edge)
-    return chosen
+    return tuple(tuple(one) for one in chosen)
 
 
 def _first_free(used: dict[int, Edge]) -> int:

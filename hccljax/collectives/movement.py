@@ -7,8 +7,8 @@ from typing import Any
 import jax
 from jax import lax
 
-from hccljax.algorithm import Algorithm, native
-from hccljax.algorithm.native import axis_index_groups
+from hccljax.algorithm import Algorithm
+from hccljax.algorithm.native import axis_index_groups, native
 from hccljax.collectives.leaf import canonical_axis, checked_root, from_blocks, map_leaves, moving, to_blocks
 from hccljax.collectives.prepare import request
 from hccljax.collectives.typed import linear

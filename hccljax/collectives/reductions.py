@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hccljax.algorithm import Algorithm, native, registered
+from hccljax.algorithm import Algorithm, registered
 from hccljax.algorithm.accumulating import accumulating
+from hccljax.algorithm.native import native
 from hccljax.collectives.leaf import canonical_axis, checked_root, map_leaves, to_blocks
 from hccljax.collectives.prepare import Request, request, warn_if_invariant
 from hccljax.collectives.typed import Run, extremum, linear, product

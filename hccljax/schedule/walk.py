@@ -7,7 +7,7 @@ results are unused are skipped, as XLA drops them too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import jax
@@ -69,6 +69,7 @@ class Walker(Generic[Value]):
 
     interpretation: Interpretation[Value]
     axis_sizes: Mapping[str, int]
+    _traced: dict[Any, Jaxpr] = field(default_factory=dict, repr=False, compare=False)
 
     def walk(self, jaxpr: Jaxpr, inputs: Sequence[Value], used: Sequence[bool]) -> list[Value]:
         """The jaxpr's outputs; only what the used ones need is interpreted, the others are ``nothing``."""
@@ -83,6 +84,14 @@ class Walker(Generic[Value]):
             outputs = handler(self, equation, outputs_used, read(equation.invars))
             values.update(zip(equation.outvars, outputs, strict=True))
         return read(jaxpr.outvars)
+
+    def traced(self, fun: Callable[..., Any], avals: Sequence[Any]) -> Jaxpr:
+        """The jaxpr of a per-device function, hashable by value; traced once, for loops come back to it."""
+        operands = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+        if (fun, operands) not in self._traced:
+            axes = list(self.axis_sizes.items())
+            self._traced[fun, operands] = jax.make_jaxpr(fun, axis_env=axes)(*operands).jaxpr
+        return self._traced[fun, operands]
 
     def local(self, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
         """The outputs of an equation that does not communicate: each needs all operands."""
@@ -141,9 +150,7 @@ def _call(walker: Walk, equation: JaxprEqn, used: Flags, operands: Values) -> Va
 
 def _linked(walker: Walk, equation: JaxprEqn, used: Flags, operands: Values) -> Values:
     # Traced unchecked, whatever the mode around it: replication types do not change what is communicated.
-    avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in shaped(equation.invars)]
-    traced = jax.make_jaxpr(equation.params["forward"], axis_env=list(walker.axis_sizes.items()))(*avals)
-    return walker.walk(traced.jaxpr, operands, used)
+    return walker.walk(walker.traced(equation.params["forward"], shaped(equation.invars)), operands, used)
 
 
 def _scan(walker: Walk, equation: JaxprEqn, used: Flags, operands: Values) -> Values:

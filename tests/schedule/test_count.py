@@ -32,6 +32,18 @@ def ring_of(operator, group=None):
     return lambda x: run(ring, operator, x, group or Group("r"), reduction("sum"))
 
 
+def with_jvp(fn):
+    wrapped = jax.custom_jvp(fn)
+    wrapped.defjvp(lambda primals, tangents: (fn(*primals), fn(*tangents)))
+    return wrapped
+
+
+def with_vjp(fn):
+    wrapped = jax.custom_vjp(fn)
+    wrapped.defvjp(lambda x: (fn(x), None), lambda _, cotangent: (cotangent,))
+    return wrapped
+
+
 class TestRing:
     @pytest.mark.parametrize("p", [2, 3, 4, 5, 8, 64])
     def test_all_reduce_takes_two_phases_of_p_minus_1(self, p):
@@ -73,7 +85,7 @@ class TestChains:
         assert counts(fn).rounds == 1
 
     def test_a_rank_that_receives_nothing_does_not_wait(self):
-        # The second starts at rank 2, which has no part in the first; in the jaxpr it is a chain all the same.
+        # The second starts at rank 2, which has no part in the first; the jaxpr has a chain all the same.
         def fn(x):
             return lax.ppermute(lax.ppermute(x, "r", [(0, 1)]), "r", [(2, 3)])
 
@@ -196,7 +208,7 @@ class TestControlFlow:
     def test_silent_branches_wait_for_the_predicate(self):
         assert counts(lambda x: shift(lax.cond(shift(x)[0] > 0, jnp.sin, jnp.cos, x))).steps == 2
 
-    @pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint, jax.custom_jvp, jax.custom_vjp])
+    @pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint, with_jvp, with_vjp])
     def test_calls_are_looked_into(self, wrap):
         assert counts(lambda x: wrap(lambda y: shift(shift(y)))(x)).steps == 2
 
@@ -319,6 +331,21 @@ class TestCollectiveCalls:
     def test_a_linear_call_is_its_forward_function(self):
         direction = Direction(ring_of("all_reduce"), ("r",))
         assert counts(lambda x: linear_call(x, direction, direction, "all_reduce")).steps == 6
+
+    def test_a_call_in_a_loop_is_traced_once(self):
+        traces = []
+
+        def fun(x):
+            traces.append(x)
+            return shift(x)
+
+        direction = Direction(fun, ("r",))
+
+        def fn(x):
+            return lax.fori_loop(0, 50, lambda i, y: linear_call(y, direction, direction, "shift"), x)
+
+        assert counts(fn).steps == 50
+        assert len(traces) < 10
 
     def test_a_reduce_call_is_its_forward_function(self):
         direction = Direction(ring_of("all_reduce"), ("r",))
