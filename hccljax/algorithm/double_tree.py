@@ -8,6 +8,7 @@ p only rank 0 is an inner node of both. ``double_tree_plan`` says who is whose p
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
@@ -17,7 +18,7 @@ from jax import lax
 
 from hccljax.algorithm.base import Algorithm, register
 from hccljax.algorithm.blocks import block_at, choose, join_blocks, look_up, repeat, split_blocks, with_block
-from hccljax.algorithm.double_tree_plan import Flow, Plan, plan
+from hccljax.algorithm.double_tree_plan import Edge, Flow, Plan, plan
 from hccljax.group import Group
 from hccljax.reduction import Reduction
 
@@ -27,8 +28,8 @@ SEGMENT_BYTES = 1 << 20
 MOST_SEGMENTS = 16
 
 Combine = Callable[[jax.Array, jax.Array], jax.Array]
-Moving = tuple[jax.Array, jax.Array]
-State = tuple[Moving, jax.Array]
+Arrival = tuple[np.ndarray, jax.Array]
+State = tuple[list[jax.Array], jax.Array]
 
 
 def segments(nbytes: int) -> int:
@@ -39,23 +40,25 @@ def segments(nbytes: int) -> int:
 def all_reduce(x: jax.Array, group: Group, op: Reduction) -> jax.Array:
     """x […] → x […]: up both trees, then down both."""
     trees = plan(group.size)
-    halves = _cut(x)
-    halves = _pass(_pass(halves, group, trees, trees.up, op), group, trees, trees.down, _replace)
-    return join_blocks(halves, x.shape)
+    return join_blocks(_down(_up(_cut(x), group, trees, op), group, trees), x.shape)
 
 
 def reduce(x: jax.Array, group: Group, op: Reduction) -> jax.Array:
     """x → the reduction on rank 0; the second tree's root hands its half over at the end."""
     trees = plan(group.size)
-    halves = _hand_over(_pass(_cut(x), group, trees, trees.up, op), group, trees.second_root, 0)
-    return join_blocks(halves, x.shape)
+    half = _up(_cut(x), group, trees, op)
+    other = group.permute(half, [(trees.second_root, 0)], "double_tree_hand_over")
+    return join_blocks(lax.concatenate([half, other], 0), x.shape)
 
 
 def broadcast(x: jax.Array, group: Group) -> jax.Array:
     """x of rank 0 → x everywhere; the second tree's root gets its half first."""
     trees = plan(group.size)
-    halves = _pass(_hand_over(_cut(x), group, 0, trees.second_root), group, trees, trees.down, _replace)
-    return join_blocks(halves, x.shape)
+    halves = _cut(x)
+    first, second = halves[: len(halves) // 2], halves[len(halves) // 2 :]
+    received = group.permute(second, [(0, trees.second_root)], "double_tree_hand_over")
+    half = choose(group.rank == trees.second_root, received, first)
+    return join_blocks(_down(half, group, trees), x.shape)
 
 
 def _cut(x: jax.Array) -> jax.Array:
@@ -63,47 +66,80 @@ def _cut(x: jax.Array) -> jax.Array:
     return split_blocks(x, 2 * segments(x.size * x.dtype.itemsize))
 
 
+def _up(halves: jax.Array, group: Group, trees: Plan, op: Reduction) -> jax.Array:
+    """halves [2 · segments, …] → [segments, …]: its own tree's reduced half on each root, anything elsewhere."""
+    count = halves.shape[0] // 2
+    rooted = np.zeros(group.size, np.int32)
+    rooted[trees.second_root] = 1
+    out = lax.empty((count, *halves.shape[1:]), halves.dtype)
+    return _pass(halves, out, group, Pass(trees, trees.up, op, count, rows_of_tree=count), {0: rooted})
+
+
+def _down(half: jax.Array, group: Group, trees: Plan) -> jax.Array:
+    """half [segments, …] of each root → [2 · segments, …] everywhere."""
+    count = half.shape[0]
+    out = lax.empty((2 * count + 1, *half.shape[1:]), half.dtype)
+    both = {tree * count: np.full(group.size, tree, np.int32) for tree in (0, 1)}
+    return _pass(half, out, group, Pass(trees, trees.down, _replace, count, spare=2 * count), both)[: 2 * count]
+
+
 def _replace(old: jax.Array, received: jax.Array) -> jax.Array:
     return received
 
 
-def _hand_over(halves: jax.Array, group: Group, source: int, destination: int) -> jax.Array:
-    """The second half, as ``source`` has it, on ``destination`` too."""
-    first, second = halves[: len(halves) // 2], halves[len(halves) // 2 :]
-    received = group.permute(second, [(source, destination)], "double_tree_hand_over")
-    return lax.concatenate([first, choose(group.rank == destination, received, second)], 0)
+@dataclass(frozen=True)
+class Pass:
+    """One direction through both trees.
 
-
-def _pass(halves: jax.Array, group: Group, trees: Plan, flow: Flow, combine: Combine) -> jax.Array:
-    """Moves every segment through both trees, up or down.
-
-    At tick t the edges of depth d carry segment t - flow.starts[d]. What a rank sends at tick t + 1 is its own segment
-    combined with what arrived at tick t, so that only two moving segments are carried: reading back what the loop has
-    written would make XLA copy the whole message at every tick (32 MB, 8 devices: 1,737 ms instead of 250).
+    Attributes:
+      trees, flow: who sends to whom, and when: at tick t the edges of depth d carry segment t - flow.starts[d].
+      combine: (own segment, received one) → the one that travels on.
+      count: segments of each half.
+      rows_of_tree: rows of the source that belong to one tree; 0 if every root's source is the half of its own tree.
+      spare: the row of the result that takes what is written before the first and after the last segment; None if the
+        first and last row will do.
     """
-    count = halves.shape[0] // 2
-    due = [look_up(table, group.rank) for table in flow.first_tick]
 
-    def tick(t: jax.Array, carry: State, depths: tuple[int, ...]) -> State:
-        moving, out = carry
-        arrived = _send(moving, group, flow, depths)
-        fresh = []
-        for tree in (0, 1):
-            segment = t + np.int32(1) - due[tree]
-            row = lax.clamp(np.int32(0), segment, np.int32(count - 1)) + np.int32(tree * count)
-            value = block_at(halves, row)
-            for trees_received, received in arrived:
-                value = choose(look_up(trees_received == tree, group.rank), combine(value, received), value)
-            # A rank that is done keeps writing its last segment, the same every time.
-            fresh.append(choose(segment < count, value, moving[tree]))
-            out = with_block(out, fresh[tree], row)
-        return (fresh[0], fresh[1]), out
+    trees: Plan
+    flow: Flow
+    combine: Combine
+    count: int
+    rows_of_tree: int = 0
+    spare: int | None = None
 
-    first = (halves[0], halves[count])
-    out = lax.empty(halves.shape, halves.dtype).at[0].set(first[0]).at[count].set(first[1])
-    state: State = (first, out)
-    ticks = range(count + trees.depth - 1)
-    active = [tuple(d for d in range(1, trees.depth + 1) if 0 <= t - flow.starts[d] < count) for t in ticks]
+
+def _pass(source: jax.Array, out: jax.Array, group: Group, this: Pass, kept: dict[int, np.ndarray]) -> jax.Array:
+    """Runs all ticks and returns out, with each kept stream's segments at its row and the rows after it.
+
+    A stream is one tree for each rank, [p]. A rank sends one stream in each round; the segment it sends at tick t + 1
+    is its own combined with what arrived at tick t. So only moving segments are carried: if the loop read back what it
+    has written, XLA would copy the whole message at every tick (32 MB, 8 devices: 1,737 ms).
+    """
+
+    def value(t: jax.Array, stream: np.ndarray, arrived: list[Arrival]) -> jax.Array:
+        row = lax.clamp(np.int32(0), _segment(t, stream, group, this.flow), np.int32(this.count - 1))
+        own = block_at(source, row + look_up(stream * np.int32(this.rows_of_tree), group.rank))
+        for trees, received in arrived:
+            own = choose(look_up(trees == stream, group.rank), this.combine(own, received), own)
+        return own
+
+    def after(t: jax.Array, out: jax.Array, arrived: list[Arrival]) -> State:
+        for row, stream in kept.items():
+            segment = _segment(t, stream, group, this.flow)
+            place = lax.clamp(np.int32(0), segment, np.int32(this.count - 1)) + np.int32(row)
+            if this.spare is not None:
+                due = (segment >= 0) & (segment < this.count)
+                place = lax.select(due, place, np.int32(this.spare))
+            out = with_block(out, value(t, stream, arrived), place)
+        return [value(t, _sent(edges, group.size), arrived) for edges in this.flow.rounds], out
+
+    def tick(t: jax.Array, state: State, depths: tuple[int, ...]) -> State:
+        moving, out = state
+        return after(t, out, _arrivals(moving, group, this.flow, depths))
+
+    ticks = range(this.count + this.trees.depth - 1)
+    active = [tuple(d for d in range(1, this.trees.depth + 1) if 0 <= t - this.flow.starts[d] < this.count) for t in ticks]
+    state = after(np.int32(-1), out, [])
     for depths, run in groupby(ticks, key=lambda t: active[t]):
         span = list(run)
         step = partial(tick, depths=depths)
@@ -111,22 +147,30 @@ def _pass(halves: jax.Array, group: Group, trees: Plan, flow: Flow, combine: Com
     return state[1]
 
 
-def _send(
-    moving: Moving, group: Group, flow: Flow, depths: tuple[int, ...]
-) -> list[tuple[np.ndarray, jax.Array]]:
-    """One tick's messages: for each round, the tree whose segment each rank receives (-1: none), and the segment."""
+def _segment(t: jax.Array, stream: np.ndarray, group: Group, flow: Flow) -> jax.Array:
+    """The segment of the rank's stream that is complete after tick t, to be sent at the next."""
+    first_tick = flow.first_tick[stream, np.arange(group.size)]
+    return t + np.int32(1) - look_up(first_tick, group.rank)
+
+
+def _sent(edges: tuple[Edge, ...], p: int) -> np.ndarray:
+    """The tree whose segment each rank sends in a round, [p]; ranks that send nothing have tree 0."""
+    stream = np.zeros(p, np.int32)
+    for edge in edges:
+        stream[edge.source] = edge.tree
+    return stream
+
+
+def _arrivals(moving: list[jax.Array], group: Group, flow: Flow, depths: tuple[int, ...]) -> list[Arrival]:
+    """One tick's messages: for each round the tree whose segment each rank receives (-1: none), and the segment."""
     arrived = []
-    for one in flow.rounds:
-        edges = [edge for edge in one if edge.depth in depths]
-        if not edges:
-            continue
-        sent, received = np.zeros(group.size, bool), np.full(group.size, -1)
-        for edge in edges:
-            sent[edge.source] = edge.tree == 1
-            received[edge.destination] = edge.tree
-        segment = choose(look_up(sent, group.rank), moving[1], moving[0])
-        pairs = [(edge.source, edge.destination) for edge in edges]
-        arrived.append((received, group.permute(segment, pairs, "double_tree")))
+    for segment, edges in zip(moving, flow.rounds, strict=True):
+        due = [edge for edge in edges if edge.depth in depths]
+        if due:
+            trees = np.full(group.size, -1, np.int32)
+            trees[[edge.destination for edge in due]] = [edge.tree for edge in due]
+            pairs = [(edge.source, edge.destination) for edge in due]
+            arrived.append((trees, group.permute(segment, pairs, "double_tree")))
     return arrived
 
 
