@@ -91,9 +91,9 @@ class Communicator:
     def split(self, groups: Iterable[Sequence[int]]) -> Communicator:
         """A communicator of the same ranks that works in groups, all at the same time.
 
-        Arrays keep their leading axis of ``size`` rows. Each list holds ranks of this communicator (of one of its groups,
-        if it is split already: every group is then split alike); all have the same length and together they hold every
-        rank exactly once. The result has no topology.
+        Arrays keep their leading axis of ``size`` rows. Each list holds ranks of this communicator (of one of its
+        groups, if it is split already: every group is then split alike); all have the same length and together they
+        hold every rank exactly once. The result has no topology.
 
         Raises:
           ArgumentError: lists of unequal length, or ranks that repeat, are missing or out of range.
@@ -143,7 +143,7 @@ class Communicator:
         return self._call("broadcast", x, (root,), options)
 
     def reduce(self, x: Any, op: str = "sum", root: int = 0, **options: Any) -> Any:
-        """x [size, …] → [size, …]: the reduction in row ``root`` of each group, zeros elsewhere; see ``hccljax.reduce``."""
+        """x [size, …] → [size, …]: the reduction in each group's row ``root``, else zeros; see ``hccljax.reduce``."""
         return self._call("reduce", x, (op, root), options)
 
     def scatter(self, x: Any, root: int = 0, **options: Any) -> Any:
@@ -155,7 +155,10 @@ class Communicator:
         return self._call("gather", x, (root,), options)
 
     def all_to_all(self, x: Any, split_axis: int = 0, concat_axis: int = 0, **options: Any) -> Any:
-        """x [size, p, …] → [size, p, …]: block i of row r goes to row i; axes are those of one row; see ``hccljax.all_to_all``."""
+        """x [size, p, …] → [size, p, …]: block i of row r goes to row i; see ``hccljax.all_to_all``.
+
+        The axes are those of one row.
+        """
         return self._call("all_to_all", x, (split_axis, concat_axis), options)
 
     def send_recv(self, x: Any, pairs: Iterable[Sequence[int]]) -> Any:
@@ -195,11 +198,10 @@ class Communicator:
             if self.executor == "virtual":
                 return jax.vmap(one_rank, axis_name=AXIS, axis_size=self.size)(x)
             spec = PartitionSpec(AXIS)
-            body = jax.shard_map(
-                lambda rows: jax.tree.map(lambda out: out[None], one_rank(jax.tree.map(lambda row: row[0], rows))),
-                mesh=self._mesh, in_specs=spec, out_specs=spec, check_vma=False,
-            )  # fmt: skip
-            return body(x)
+            return jax.shard_map(one_device, mesh=self._mesh, in_specs=spec, out_specs=spec, check_vma=False)(x)
+
+        def one_device(rows: Any) -> Any:
+            return jax.tree.map(lambda out: out[None], one_rank(jax.tree.map(lambda row: row[0], rows)))
 
         return jax.jit(all_ranks)
 

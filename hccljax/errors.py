@@ -1,16 +1,16 @@
 """Every error and warning of hccljax; messages lead with HCCL's own code where it has one.
 
-    HcclError
-    ├── ArgumentError      EI0003  a bad operator argument (also a ValueError)
-    │   └── DtypeError     EI0003  a dtype the operator has no meaning for (also a TypeError)
-    ├── AxisError          EI0003  an axis name that is not mapped here (also a NameError)
-    ├── SettingError       EI0001  a bad environment variable or HCCL_ALGO text (also a ValueError)
-    ├── UnsupportedError           an algorithm that has no such operator here (also a NotImplementedError)
-    └── DerivativeError            a derivative that does not exist (also a NotImplementedError)
+HcclError
+├── ArgumentError      EI0003  a bad operator argument (also a ValueError)
+│   └── DtypeError     EI0003  a dtype the operator has no meaning for (also a TypeError)
+├── AxisError          EI0003  an axis name that is not mapped here (also a NameError)
+├── SettingError       EI0001  a bad environment variable or HCCL_ALGO text (also a ValueError)
+├── UnsupportedError           an algorithm that has no such operator here (also a NotImplementedError)
+└── DerivativeError            a derivative that does not exist (also a NotImplementedError)
 
-    HcclWarning
-    ├── FallbackWarning            another algorithm than the one asked for was used
-    └── InvariantOperandWarning    a replicated operand was summed once per rank
+HcclWarning
+├── FallbackWarning            another algorithm than the one asked for was used
+└── InvariantOperandWarning    a replicated operand was summed once per rank
 """
 
 

@@ -142,7 +142,8 @@ class Group:
         parts = listed(_as_groups(groups))
         if parts.n != self.size:
             raise ArgumentError(
-                f"groups list {parts.n} ranks, but the group has {self.size}; expected each of 0 to {self.size - 1} once"
+                f"groups list {parts.n} ranks, but the group has {self.size}; "
+                f"expected each of 0 to {self.size - 1} once"
             )
         return self._over(self.resolved.regrouped(parts.members), None)
 

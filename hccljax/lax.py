@@ -88,12 +88,12 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
 
 
 def pmax(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
-    """``jax.lax.pmax``: the maximum over a mapped axis, on every rank; it has no derivative. Arguments as for ``psum``."""
+    """``jax.lax.pmax``: the maximum over a mapped axis, on every rank; without derivative. Arguments as ``psum``."""
     return _reduce(x, "max", *_axes(axis_name, axis_index_groups), axis_index_groups)
 
 
 def pmin(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
-    """``jax.lax.pmin``: the minimum over a mapped axis, on every rank; it has no derivative. Arguments as for ``psum``."""
+    """``jax.lax.pmin``: the minimum over a mapped axis, on every rank; without derivative. Arguments as ``psum``."""
     return _reduce(x, "min", *_axes(axis_name, axis_index_groups), axis_index_groups)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -90,13 +91,12 @@ def checked_pairs(pairs: Iterable[Sequence[int]], p: int) -> tuple[Pair, ...]:
 
 def _as_pair(given: object) -> Pair:
     try:
-        source, destination = given  # type: ignore[misc]
-        pair = (source.__index__(), destination.__index__())
-    except (TypeError, ValueError, AttributeError):
+        source, destination = map(operator.index, given)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
         raise ArgumentError(
             f"{given!r} is not a pair of ranks; expected (source, destination), two ints, such as (0, 1)"
         ) from None
-    return pair
+    return source, destination
 
 
 class Layout:
@@ -188,7 +188,9 @@ def listed(groups: tuple[tuple[int, ...], ...]) -> Layout:
     for group in groups:
         for rank in group:
             if not 0 <= rank < n:
-                raise ArgumentError(f"rank {rank} in groups is out of range; {n} ranks are listed, expected 0 to {n - 1}")
+                raise ArgumentError(
+                    f"rank {rank} in groups is out of range; {n} ranks are listed, expected 0 to {n - 1}"
+                )
             if rank in seen:
                 raise ArgumentError(f"rank {rank} stands twice in groups; every rank belongs to exactly one group")
             seen.add(rank)

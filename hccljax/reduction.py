@@ -13,7 +13,6 @@ from jax import lax
 
 from hccljax.errors import ArgumentError, DtypeError
 
-
 _UNROLLED = 64  # XLA fuses an unrolled chain into one pass; beyond this, compile time grows faster than it saves
 
 

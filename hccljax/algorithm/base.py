@@ -64,7 +64,9 @@ class Algorithm:
         if not isinstance(self.name, str) or not self.name:
             raise ArgumentError(f"Algorithm name {self.name!r}: expected a non-empty str")
         if not any(self.has(operator) for operator in OPERATORS):
-            raise ArgumentError(f"Algorithm {self.name!r} has no kernel; expected at least one of {', '.join(OPERATORS)}")
+            raise ArgumentError(
+                f"Algorithm {self.name!r} has no kernel; expected at least one of {', '.join(OPERATORS)}"
+            )
 
     def has(self, operator: str) -> bool:
         """True if the algorithm has a kernel of its own for operator."""
@@ -86,7 +88,9 @@ COMPOSED = {
 """Operators as the composition of two others; the message is cut into p blocks in between."""
 
 
-def run(algorithm: Algorithm, operator: str, x: jax.Array, group: Group, op: Reduction | None = None, root: int = 0) -> jax.Array:
+def run(
+    algorithm: Algorithm, operator: str, x: jax.Array, group: Group, op: Reduction | None = None, root: int = 0
+) -> jax.Array:
     """Runs one operator of an algorithm on one array: its own kernel, or the composition of two.
 
     Shapes are those of the kernels (see ``Algorithm``). Results of reduce and gather are defined on the root only.
@@ -105,7 +109,9 @@ def run(algorithm: Algorithm, operator: str, x: jax.Array, group: Group, op: Red
     raise unsupported(algorithm, operator)
 
 
-def _run_rooted(algorithm: Algorithm, operator: str, x: jax.Array, group: Group, op: Reduction | None, root: int) -> jax.Array:
+def _run_rooted(
+    algorithm: Algorithm, operator: str, x: jax.Array, group: Group, op: Reduction | None, root: int
+) -> jax.Array:
     if group.size == 1:
         return _alone(operator, x)
     if not algorithm.supports(operator):

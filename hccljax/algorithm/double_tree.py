@@ -28,6 +28,7 @@ SEGMENT_BYTES = 1 << 20
 MOST_SEGMENTS = 16
 
 Combine = Callable[[jax.Array, jax.Array], jax.Array]
+Tick = jax.Array | np.int32
 Arrival = tuple[np.ndarray, jax.Array]
 State = tuple[list[jax.Array], jax.Array]
 
@@ -116,14 +117,14 @@ def _pass(source: jax.Array, out: jax.Array, group: Group, this: Pass, kept: dic
     has written, XLA would copy the whole message at every tick (32 MB, 8 devices: 1,737 ms).
     """
 
-    def value(t: jax.Array, stream: np.ndarray, arrived: list[Arrival]) -> jax.Array:
+    def value(t: Tick, stream: np.ndarray, arrived: list[Arrival]) -> jax.Array:
         row = lax.clamp(np.int32(0), _segment(t, stream, group, this.flow), np.int32(this.count - 1))
         own = block_at(source, row + look_up(stream * np.int32(this.rows_of_tree), group.rank))
         for trees, received in arrived:
             own = choose(look_up(trees == stream, group.rank), this.combine(own, received), own)
         return own
 
-    def after(t: jax.Array, out: jax.Array, arrived: list[Arrival]) -> State:
+    def after(t: Tick, out: jax.Array, arrived: list[Arrival]) -> State:
         for row, stream in kept.items():
             segment = _segment(t, stream, group, this.flow)
             place = lax.clamp(np.int32(0), segment, np.int32(this.count - 1)) + np.int32(row)
@@ -133,12 +134,14 @@ def _pass(source: jax.Array, out: jax.Array, group: Group, this: Pass, kept: dic
             out = with_block(out, value(t, stream, arrived), place)
         return [value(t, _sent(edges, group.size), arrived) for edges in this.flow.rounds], out
 
-    def tick(t: jax.Array, state: State, depths: tuple[int, ...]) -> State:
+    def tick(t: Tick, state: State, depths: tuple[int, ...]) -> State:
         moving, out = state
         return after(t, out, _arrivals(moving, group, this.flow, depths))
 
     ticks = range(this.count + this.trees.depth - 1)
-    active = [tuple(d for d in range(1, this.trees.depth + 1) if 0 <= t - this.flow.starts[d] < this.count) for t in ticks]
+    active = [
+        tuple(d for d in range(1, this.trees.depth + 1) if 0 <= t - this.flow.starts[d] < this.count) for t in ticks
+    ]
     state = after(np.int32(-1), out, [])
     for depths, run in groupby(ticks, key=lambda t: active[t]):
         span = list(run)
@@ -147,7 +150,7 @@ def _pass(source: jax.Array, out: jax.Array, group: Group, this: Pass, kept: dic
     return state[1]
 
 
-def _segment(t: jax.Array, stream: np.ndarray, group: Group, flow: Flow) -> jax.Array:
+def _segment(t: Tick, stream: np.ndarray, group: Group, flow: Flow) -> jax.Array:
     """The segment of the rank's stream that is complete after tick t, to be sent at the next."""
     first_tick = flow.first_tick[stream, np.arange(group.size)]
     return t + np.int32(1) - look_up(first_tick, group.rank)

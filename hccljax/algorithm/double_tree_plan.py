@@ -7,8 +7,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from hccljax.layout import Pair
-
 
 @dataclass(frozen=True)
 class Edge:
@@ -104,14 +102,18 @@ def _depths(parents: list[int]) -> list[int]:
     return [depth(rank) for rank in range(len(parents))]
 
 
+Uses = dict[int, dict[int, Edge]]
+"""The edge that each rank uses in each round."""
+
+
 def rounds_of(edges: list[Edge]) -> tuple[tuple[Edge, ...], ...]:
     """The edges in as few rounds as the busiest end has edges (König's theorem on colouring bipartite graphs).
 
     An edge takes a round that is free at its source; if its destination uses that round, the edges on the alternating
     path from there swap the two rounds.
     """
-    source_uses: dict[int, dict[int, Edge]] = {}
-    destination_uses: dict[int, dict[int, Edge]] = {}
+    source_uses: Uses = {}
+    destination_uses: Uses = {}
     for edge in edges:
         out, into = source_uses.setdefault(edge.source, {}), destination_uses.setdefault(edge.destination, {})
         a, b = _first_free(out), _first_free(into)
@@ -130,7 +132,7 @@ def _first_free(used: dict[int, Edge]) -> int:
     return next(i for i in range(len(used) + 1) if i not in used)
 
 
-def _swap_path(destination: int, a: int, b: int, source_uses: dict, destination_uses: dict) -> None:
+def _swap_path(destination: int, a: int, b: int, source_uses: Uses, destination_uses: Uses) -> None:
     """Frees round a at destination: follows edges in rounds a, b, a, … and swaps their rounds."""
     path, node, at_destination, wanted = [], destination, True, a
     while True:

@@ -211,7 +211,7 @@ def steps(operator: str, p: int, nbytes: int) -> int:
 
 
 def bytes_sent(operator: str, p: int, nbytes: int) -> int:
-    """What the busiest rank sends. Halving or doubling moves p' - 1 rows; a row is two blocks where ranks have joined."""
+    """What the busiest rank sends: p' - 1 rows to halve or to double; a row is two blocks where ranks have joined."""
     members, paired = Members(p), Members(p).extra > 0
     rows = members.count - 1
     block, row = -(-nbytes // p), -(-nbytes // members.count)

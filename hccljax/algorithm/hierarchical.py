@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from hccljax.algorithm.base import Algorithm, run
+from hccljax.algorithm.base import Algorithm, Kernel, run
 from hccljax.algorithm.blocks import join_blocks, split_blocks
 from hccljax.errors import ArgumentError
 from hccljax.group import Group
@@ -35,8 +36,10 @@ AROUND = {
 def hierarchy(levels: Levels, sizes: tuple[int, ...]) -> Algorithm:
     """The Algorithm that runs levels[k] on tier k of sizes[k] members; it needs a group with those tiers."""
     if len(levels) != len(sizes) or len(levels) < 1:
-        raise ArgumentError(f"a hierarchy of {len(levels)} algorithms over {len(sizes)} tiers: expected one for each tier")
-    kernels = {
+        raise ArgumentError(
+            f"a hierarchy of {len(levels)} algorithms over {len(sizes)} tiers: expected one for each tier"
+        )
+    kernels: dict[str, Kernel] = {
         "all_reduce": all_reduce,
         "all_gather": all_gather,
         "reduce_scatter": reduce_scatter,
@@ -46,7 +49,7 @@ def hierarchy(levels: Levels, sizes: tuple[int, ...]) -> Algorithm:
         "gather": gather,
         "all_to_all": all_to_all,
     }
-    able = {
+    able: dict[str, Any] = {
         operator: partial(kernel, levels)
         for operator, kernel in kernels.items()
         if all(serves(one, operator, k == len(levels) - 1) for k, one in enumerate(levels))
@@ -57,7 +60,7 @@ def hierarchy(levels: Levels, sizes: tuple[int, ...]) -> Algorithm:
         steps=lambda operator, p, nbytes: _total("steps", levels, sizes, operator, nbytes),
         bytes_sent=lambda operator, p, nbytes: _total("bytes_sent", levels, sizes, operator, nbytes),
         rooted=True,
-        order="as the algorithms of the levels: inside the servers first, except that reduce_scatter starts between them",
+        order="as the levels' algorithms: inside the servers first, except that reduce_scatter starts between them",
         **able,
     )
 

@@ -27,7 +27,9 @@ def axis_index_groups(group: Group) -> Any:
 def all_reduce(x: jax.Array, group: Group, op: Reduction) -> jax.Array:
     """x […] → x […] by ``lax.psum``, ``pmax`` or ``pmin``."""
     if op.name not in _ALL_REDUCE:
-        raise UnsupportedError(f"algorithm 'native' has no all_reduce of op {op.name!r}; expected sum, mean, max or min")
+        raise UnsupportedError(
+            f"algorithm 'native' has no all_reduce of op {op.name!r}; expected sum, mean, max or min"
+        )
     return _or_unsupported(_ALL_REDUCE[op.name], x, group)
 
 

@@ -18,7 +18,7 @@ def all_to_all(blocks: jax.Array, group: Group) -> jax.Array:
     p, rank = group.size, group.rank
     out = with_block(lax.empty(blocks.shape, blocks.dtype), block_at(blocks, rank), rank)
     for k in range(1, p):
-        # One step waits for the one before: a rank has one message under way, which is what sets pairwise off from mesh.
+        # One step waits for the one before: a rank has one message under way, which sets pairwise off from mesh.
         block, out = lax.optimization_barrier((block_at(blocks, wrap(rank + k, p)), out))
         out = with_block(out, group.shift(block, k, "pairwise"), wrap(rank - k, p))
     return out

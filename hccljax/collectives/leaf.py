@@ -25,7 +25,9 @@ def as_array(leaf: Any) -> jax.Array:
     try:
         return jnp.asarray(leaf)
     except (TypeError, ValueError) as error:
-        raise DtypeError(f"leaf {leaf!r} of type {type(leaf).__name__}: expected an array or a number ({error})") from None
+        raise DtypeError(
+            f"leaf {leaf!r} of type {type(leaf).__name__}: expected an array or a number ({error})"
+        ) from None
 
 
 def moving(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:

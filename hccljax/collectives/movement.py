@@ -54,7 +54,9 @@ def all_gather(
         raise ArgumentError(f"to={to!r}: expected 'varying' or 'invarying'")
     this = request(axis_name, algorithm, topology)
     if to == "invarying" and not this.group.is_whole:
-        raise ArgumentError("to='invarying' of a partitioned group: its communicators hold different arrays; use 'varying'")
+        raise ArgumentError(
+            "to='invarying' of a partitioned group: its communicators hold different arrays; use 'varying'"
+        )
 
     def leaf(x: jax.Array) -> jax.Array:
         position = canonical_axis(axis, x.ndim if tiled else x.ndim + 1, "axis")
@@ -250,7 +252,9 @@ def all_to_all(
             run = this.run("all_to_all", x)
             if run.algorithm is native:
                 groups = axis_index_groups(run.group)
-                return _native(lax.all_to_all, x, run.group.axis_name, split, concat, tiled=tiled, axis_index_groups=groups)
+                return _native(
+                    lax.all_to_all, x, run.group.axis_name, split, concat, tiled=tiled, axis_index_groups=groups
+                )
             return from_blocks(linear(blocks, run), concat, tiled)
 
         return moving(exchanged)(x)
@@ -262,4 +266,6 @@ def _native(collective: Any, x: jax.Array, *arguments: Any, **options: Any) -> j
     try:
         return collective(x, *arguments, **options)
     except NotImplementedError as error:
-        raise UnsupportedError(f"algorithm 'native': JAX has not implemented this here ({error}); use another") from error
+        raise UnsupportedError(
+            f"algorithm 'native': JAX has not implemented this here ({error}); use another"
+        ) from error

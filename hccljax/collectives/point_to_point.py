@@ -33,7 +33,7 @@ class _Send:
 
 
 def send_recv(x: Any, axis_name: AxisName | Group, pairs: PairList) -> Any:
-    """Sends x from the source to the destination of each pair, as ``jax.lax.ppermute``; who receives nothing gets zeros.
+    """Sends x from source to destination of each pair, as ``jax.lax.ppermute``; who receives nothing gets zeros.
 
     Args:
       x: array(s) of any shape and dtype.

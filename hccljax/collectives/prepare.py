@@ -15,7 +15,7 @@ from hccljax.group import AxisName, Group, as_group
 from hccljax.primitives.compat import checked_axes, varying
 from hccljax.reduction import reduction
 from hccljax.selection import choose
-from hccljax.selection.choose import outside
+from hccljax.selection.notice import outside
 from hccljax.topology import Topology, as_topology
 
 
@@ -30,9 +30,7 @@ class Request:
     def run(self, operator: str, x: jax.Array, op: str | None = None, root: int = 0, factor: int = 1) -> Run:
         """The kernel call for one leaf; its message is ``factor`` times x."""
         p = self.group.size
-        decision = choose(
-            operator, message_bytes(x) * factor, p, self.algorithm, self.topology or self._levels()
-        )
+        decision = choose(operator, message_bytes(x) * factor, p, self.algorithm, self.topology or self._levels())
         assert decision.record is not None
         group = self.group if decision.tiers is None else self.group.with_levels(decision.tiers)
         return Run(operator, decision.record, group, None if op is None else reduction(op), root)

@@ -194,5 +194,3 @@ def _wider(dtype: Any, x: jax.Array) -> str:
             f"accumulate_dtype={wide} does not hold every {x.dtype}; expected {x.dtype} or a wider dtype of its kind"
         )
     return wide.name
-
-

@@ -51,6 +51,7 @@ class Run:
     promised: tuple[str, ...] = ()
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        """The operator's result, shaped as the kernels' (see ``Algorithm``)."""
         x = vary(x, self.group.axes)
         out = run(self.algorithm, self.operator, x, self.group, self.op, self.root)
         if self.operator in ("reduce", "gather"):
@@ -83,6 +84,7 @@ class Cotangent:
     unchecked: Group | None
 
     def __call__(self, cotangent: jax.Array) -> jax.Array:
+        """The cotangent of the operand."""
         if self.unchecked is not None:
             cotangent = vary(cotangent, self.unchecked.axes)
             cotangent = run(registered("ring"), "all_reduce", cotangent, self.unchecked, reduction("sum"))
@@ -138,7 +140,9 @@ def _reduced(x: jax.Array, this: Run, derivative: _NoDerivative | _ProductRule) 
     same = this.group.is_whole and this.operator in REPLICATED
     this = replace(this, promised=checked_axes(this.group.axes)) if same else this
     forward = Direction(this, this.group.axes, frozenset(this.group.axes) if same else frozenset())
-    return reduce_call(vary(x, this.group.axes), forward, derivative, f"{this.operator}_{this.op.name if this.op else ''}")
+    return reduce_call(
+        vary(x, this.group.axes), forward, derivative, f"{this.operator}_{this.op.name if this.op else ''}"
+    )
 
 
 @dataclass(frozen=True)

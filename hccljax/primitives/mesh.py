@@ -88,7 +88,9 @@ def _batch_gather(name: Any, size: int, args: Any, dims: Any, *, axes: Any, layo
         if layout.is_whole:
             return (x if layout.is_identity else x[layout.members[0]]), None
         everything = x[layout.members]
-        return _by_member(jnp.broadcast_to(everything[:, None], (*layout.members.shape, *everything.shape[1:])), layout), 0
+        return _by_member(
+            jnp.broadcast_to(everything[:, None], (*layout.members.shape, *everything.shape[1:])), layout
+        ), 0
     if not layout.is_identity:
         fun = jax.vmap(_Bound(_gather_by_permutes, axes, layout), dim, axis_name=name, axis_size=size)
         return fun(x), 0
@@ -129,19 +131,15 @@ def _same(aval: Any, **params: Any) -> Any:
     return aval
 
 
-def _transpose_exchange(cotangent: Any, x: Any, *, axes: Any, layout: Layout) -> list:
+def _transpose_exchange(cotangent: Any, x: Any, *, axes: Any, layout: Layout) -> list[jax.Array]:
     return [exchange(compat.dense(cotangent), axes=axes, layout=layout)]
 
 
-def _transpose_gather(cotangent: Any, x: Any, *, axes: Any, layout: Layout) -> list:
+def _transpose_gather(cotangent: Any, x: Any, *, axes: Any, layout: Layout) -> list[jax.Array]:
     return [exchange(compat.dense(cotangent), axes=axes, layout=layout).sum(0)]
 
 
-exchange_p = compat.define(
-    "hccl_mesh_exchange", abstract_eval=_same, implementation=_exchange, batch=_batch_exchange
-)
-gather_p = compat.define(
-    "hccl_mesh_gather", abstract_eval=_gathered, implementation=_gather, batch=_batch_gather
-)
+exchange_p = compat.define("hccl_mesh_exchange", abstract_eval=_same, implementation=_exchange, batch=_batch_exchange)
+gather_p = compat.define("hccl_mesh_gather", abstract_eval=_gathered, implementation=_gather, batch=_batch_gather)
 compat.set_transpose(exchange_p, _transpose_exchange)
 compat.set_transpose(gather_p, _transpose_gather)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hccljax.layout import Layout, Pairs, Pattern, Shift, whole
+from hccljax.layout import Layout, Pair, Pairs, Pattern, Shift, whole
 from hccljax.primitives import compat
 
 
@@ -22,7 +22,7 @@ def permute(x: jax.Array, *, axes: tuple[str, ...], layout: Layout, pattern: Pat
     return permute_p.bind(x, axes=axes, layout=layout, pattern=pattern, label=label)
 
 
-def axis_pairs(axes: tuple[str, ...], layout: Layout, pattern: Pattern) -> tuple[tuple[str, ...], list]:
+def axis_pairs(axes: tuple[str, ...], layout: Layout, pattern: Pattern) -> tuple[tuple[str, ...], list[Pair]]:
     """(axes in mesh order, pairs numbered in that order): what ``lax.ppermute`` needs."""
     pairs = layout.expand(pattern)
     ordered = compat.mesh_order(axes)
@@ -57,11 +57,13 @@ def _abstract(x: Any, **params: Any) -> Any:
     return x
 
 
-def _transpose(cotangent: Any, x: Any, *, axes: Any, layout: Any, pattern: Pattern, label: str) -> list:
+def _transpose(cotangent: Any, x: Any, *, axes: Any, layout: Any, pattern: Pattern, label: str) -> list[jax.Array]:
     return [permute_p.bind(compat.dense(cotangent), axes=axes, layout=layout, pattern=pattern.inverse(), label=label)]
 
 
-def _batch(name: Any, size: int, args: Any, dims: Any, *, axes: Any, layout: Layout, pattern: Pattern, label: str) -> Any:
+def _batch(
+    name: Any, size: int, args: Any, dims: Any, *, axes: Any, layout: Layout, pattern: Pattern, label: str
+) -> Any:
     (x,), (dim,) = args, dims
     if name not in axes:
         return permute_p.bind(x, axes=axes, layout=layout, pattern=pattern, label=label), dim
@@ -101,13 +103,13 @@ def _decomposed(x: jax.Array, axes: Any, position: int, layout: Layout, pattern:
     rest_sizes = [lax.axis_size(axis) for axis in rest]
     full = [*rest_sizes[:position], x.shape[0], *rest_sizes[position:]]
     rest_count = int(np.prod(rest_sizes))
-    travels: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    travels: dict[Pair, list[Pair]] = {}
     for s, d in layout.expand(pattern):
         (s_row, s_rest), (d_row, d_rest) = (_split_index(i, full, position) for i in (s, d))
         travels.setdefault((s_row, d_row), []).append((s_rest, d_rest))
-    together: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
-    for moved, pairs in travels.items():
-        together.setdefault(tuple(sorted(pairs)), []).append(moved)
+    together: dict[tuple[Pair, ...], list[Pair]] = {}
+    for rows_moved, between in travels.items():
+        together.setdefault(tuple(sorted(between)), []).append(rows_moved)
     here = flat_index(rest)
     out = lax.full_like(x, 0)
     for pairs, moved in together.items():

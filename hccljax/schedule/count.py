@@ -69,9 +69,7 @@ def count(fn: Callable[..., Any], *args: Any, axis_sizes: Mapping[str, int]) -> 
 def _checked_sizes(axis_sizes: Mapping[str, int]) -> dict[str, int]:
     sizes = dict(axis_sizes) if isinstance(axis_sizes, Mapping) else {"": 0}
     if not all(isinstance(size, int) and size > 0 for size in sizes.values()):
-        raise ArgumentError(
-            f"axis_sizes={axis_sizes!r}: expected axis names and their sizes, such as {{'rank': 8}}"
-        )
+        raise ArgumentError(f"axis_sizes={axis_sizes!r}: expected axis names and their sizes, such as {{'rank': 8}}")
     return sizes
 
 

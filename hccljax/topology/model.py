@@ -35,7 +35,7 @@ class Topology:
 
 
 def as_topology(spec: str | Topology | None) -> Topology | None:
-    """A Topology from a spec, outer tier first: ``"4x8"`` is 4 servers of 8 ranks, ``"2x4x8"`` 2 super pods of those."""
+    """A Topology from a spec, outer tier first: ``"4x8"`` is 4 servers of 8, ``"2x4x8"`` 2 super pods of those."""
     if spec is None or isinstance(spec, Topology):
         return spec
     if not isinstance(spec, str) or not _SPEC.fullmatch(spec):
