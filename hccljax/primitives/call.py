@@ -2,8 +2,8 @@
 
 A collective is one equation of the jaxpr. A *linear* call knows the function that is its transpose, so jvp, linearize
 and grad run the chosen algorithm too, and in checked mode pay no more than ``lax.psum`` does. A *reduce* call (max,
-min, prod) knows its own derivative rule. ``custom_vjp`` would refuse every forward mode, and natural transposition of a ring
-is 5–6 times slower (16 MB, 8 devices: 58 → 318 ms, jax 0.10.2).
+min, prod) knows its own derivative rule. ``custom_vjp`` would refuse every forward mode, and natural transposition of a
+ring is 5–6 times slower (16 MB, 8 devices: 58 → 318 ms, jax 0.10.2).
 """
 
 from __future__ import annotations

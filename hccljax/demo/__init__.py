@@ -1,0 +1,1 @@
+"""The demo: ``python -m hccljax.demo`` trains a network on handwritten digits, once with every algorithm."""
