@@ -9,13 +9,14 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from hccljax import collectives
+import hccljax.collectives as collectives
 from hccljax.algorithm import Algorithm
 from hccljax.collectives.leaf import as_array
 from hccljax.errors import ArgumentError
 from hccljax.group import Group
 from hccljax.layout import listed
-from hccljax.selection import Decision, Settings, choose
+from hccljax.selection import Decision, Settings
+from hccljax.selection.choose import choose
 from hccljax.topology import Topology, as_topology
 
 EXECUTORS = ("auto", "devices", "virtual")

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax as _lax
 
-from hccljax import collectives
+import hccljax.collectives as collectives
 from hccljax.collectives.leaf import as_array, canonical_axis
 from hccljax.errors import ArgumentError
 from hccljax.group import Group

@@ -21,6 +21,7 @@ from hccljax.algorithm.blocks import block_at, choose, join_blocks, look_up, rep
 from hccljax.algorithm.double_tree_plan import Edge, Flow, Plan, plan
 from hccljax.group import Group
 from hccljax.reduction import Reduction
+from hccljax.shapes import Message
 
 SEGMENT_BYTES = 1 << 20
 """Bytes of one segment: a longer one fills the pipeline too slowly, a shorter one pays too many steps."""
@@ -38,13 +39,13 @@ def segments(nbytes: int) -> int:
     return min(max(1, nbytes // 2 // SEGMENT_BYTES), MOST_SEGMENTS)
 
 
-def all_reduce(x: jax.Array, group: Group, op: Reduction) -> jax.Array:
+def all_reduce(x: Message, group: Group, op: Reduction) -> Message:
     """x […] → x […]: up both trees, then down both."""
     trees = plan(group.size)
     return join_blocks(_down(_up(_cut(x), group, trees, op), group, trees), x.shape)
 
 
-def reduce(x: jax.Array, group: Group, op: Reduction) -> jax.Array:
+def reduce(x: Message, group: Group, op: Reduction) -> Message:
     """x → the reduction on rank 0; the second tree's root hands its half over at the end."""
     trees = plan(group.size)
     half = _up(_cut(x), group, trees, op)
@@ -52,7 +53,7 @@ def reduce(x: jax.Array, group: Group, op: Reduction) -> jax.Array:
     return join_blocks(lax.concatenate([half, other], 0), x.shape)
 
 
-def broadcast(x: jax.Array, group: Group) -> jax.Array:
+def broadcast(x: Message, group: Group) -> Message:
     """x of rank 0 → x everywhere; the second tree's root gets its half first."""
     trees = plan(group.size)
     halves = _cut(x)

@@ -20,6 +20,7 @@ from hccljax.algorithm.blocks import choose, join_blocks, look_up, split_blocks
 from hccljax.group import Group
 from hccljax.layout import Pair
 from hccljax.reduction import Reduction
+from hccljax.shapes import Block, Blocks, Message
 
 
 @dataclass(frozen=True)
@@ -146,14 +147,14 @@ def _joined(x: jax.Array, group: Group, op: Reduction, members: Members) -> jax.
     return choose(receives, op(x, received), x)
 
 
-def reduce_scatter(blocks: jax.Array, group: Group, op: Reduction) -> jax.Array:
+def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
     """blocks [p, …] → block […]."""
     members = Members(group.size)
     row = halve(to_rows(_joined(blocks, group, op, members), members), group, op, members)
     return members.give_back(row[1], row[0], group) if members.extra else row
 
 
-def all_gather(block: jax.Array, group: Group) -> jax.Array:
+def all_gather(block: Block, group: Group) -> Blocks:
     """block […] → [p, …]."""
     members = Members(group.size)
     if not members.extra:
@@ -163,7 +164,7 @@ def all_gather(block: jax.Array, group: Group) -> jax.Array:
     return members.give_back(blocks, blocks, group)
 
 
-def all_reduce(x: jax.Array, group: Group, op: Reduction) -> jax.Array:
+def all_reduce(x: Message, group: Group, op: Reduction) -> Message:
     """x […] → x […], cut into p' rows whatever p is."""
     members = Members(group.size)
     rows = split_blocks(_joined(x, group, op, members), members.count)
@@ -171,7 +172,7 @@ def all_reduce(x: jax.Array, group: Group, op: Reduction) -> jax.Array:
     return members.give_back(x, x, group) if members.extra else x
 
 
-def broadcast(x: jax.Array, group: Group) -> jax.Array:
+def broadcast(x: Message, group: Group) -> Message:
     """x of rank 0 → x everywhere: spread, then double."""
     members = Members(group.size)
     row = spread(split_blocks(x, members.count), group, members)
@@ -179,21 +180,21 @@ def broadcast(x: jax.Array, group: Group) -> jax.Array:
     return members.give_back(x, x, group) if members.extra else x
 
 
-def reduce(x: jax.Array, group: Group, op: Reduction) -> jax.Array:
+def reduce(x: Message, group: Group, op: Reduction) -> Message:
     """x → the reduction on rank 0: halve, then collect."""
     members = Members(group.size)
     rows = split_blocks(_joined(x, group, op, members), members.count)
     return join_blocks(collect(halve(rows, group, op, members), group, members), x.shape)
 
 
-def scatter(blocks: jax.Array, group: Group) -> jax.Array:
+def scatter(blocks: Blocks, group: Group) -> Block:
     """blocks [p, …] of rank 0 → block […]."""
     members = Members(group.size)
     row = spread(to_rows(blocks, members), group, members)
     return members.give_back(row[1], row[0], group) if members.extra else row
 
 
-def gather(block: jax.Array, group: Group) -> jax.Array:
+def gather(block: Block, group: Group) -> Blocks:
     """block […] → [p, …] on rank 0."""
     members = Members(group.size)
     if not members.extra:

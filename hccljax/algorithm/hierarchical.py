@@ -21,6 +21,7 @@ from hccljax.algorithm.blocks import join_blocks, split_blocks
 from hccljax.errors import ArgumentError
 from hccljax.group import Group
 from hccljax.reduction import Reduction
+from hccljax.shapes import Block, Blocks, Message
 
 Levels = tuple[Algorithm, ...]
 
@@ -76,7 +77,7 @@ def _wraps(algorithm: Algorithm, operator: str) -> bool:
     return all(algorithm.supports(part) for part in AROUND[operator])
 
 
-def all_reduce(levels: Levels, x: jax.Array, group: Group, op: Reduction) -> jax.Array:
+def all_reduce(levels: Levels, x: Message, group: Group, op: Reduction) -> Message:
     """x […] → x […]."""
     inner, first = group.level(0), levels[0]
     if len(levels) == 1:
@@ -88,7 +89,7 @@ def all_reduce(levels: Levels, x: jax.Array, group: Group, op: Reduction) -> jax
     return join_blocks(run(first, "all_gather", mine, inner), x.shape)
 
 
-def all_gather(levels: Levels, block: jax.Array, group: Group) -> jax.Array:
+def all_gather(levels: Levels, block: Block, group: Group) -> Blocks:
     """block […] → [p, …]: inside the servers first."""
     blocks = run(levels[0], "all_gather", block, group.level(0))
     if len(levels) > 1:
@@ -96,14 +97,14 @@ def all_gather(levels: Levels, block: jax.Array, group: Group) -> jax.Array:
     return blocks.reshape(-1, *block.shape) if block.size else jnp.zeros((group.size, *block.shape), block.dtype)
 
 
-def reduce_scatter(levels: Levels, blocks: jax.Array, group: Group, op: Reduction) -> jax.Array:
+def reduce_scatter(levels: Levels, blocks: Blocks, group: Group, op: Reduction) -> Block:
     """blocks [p, …] → block […]: between the servers first."""
     if len(levels) > 1:
         blocks = reduce_scatter(levels[1:], _by_server(blocks, group), group.above(), op)
     return run(levels[0], "reduce_scatter", blocks, group.level(0), op)
 
 
-def broadcast(levels: Levels, x: jax.Array, group: Group, root: int) -> jax.Array:
+def broadcast(levels: Levels, x: Message, group: Group, root: int) -> Message:
     """x of the root → x everywhere: scatter in the root's server, broadcast between servers, gather in all."""
     inner, first = group.level(0), levels[0]
     place, above = root % inner.size, root // inner.size
@@ -116,7 +117,7 @@ def broadcast(levels: Levels, x: jax.Array, group: Group, root: int) -> jax.Arra
     return join_blocks(run(first, "all_gather", mine, inner), x.shape)
 
 
-def reduce(levels: Levels, x: jax.Array, group: Group, op: Reduction, root: int) -> jax.Array:
+def reduce(levels: Levels, x: Message, group: Group, op: Reduction, root: int) -> Message:
     """x → the reduction on the root: reduce_scatter in the servers, reduce between them, gather in the root's."""
     inner, first = group.level(0), levels[0]
     place, above = root % inner.size, root // inner.size
@@ -129,7 +130,7 @@ def reduce(levels: Levels, x: jax.Array, group: Group, op: Reduction, root: int)
     return join_blocks(run(first, "gather", mine, inner, root=place), x.shape)
 
 
-def scatter(levels: Levels, blocks: jax.Array, group: Group, root: int) -> jax.Array:
+def scatter(levels: Levels, blocks: Blocks, group: Group, root: int) -> Block:
     """blocks [p, …] of the root → block […]: between servers first."""
     inner = group.level(0).size
     if len(levels) > 1:
@@ -137,7 +138,7 @@ def scatter(levels: Levels, blocks: jax.Array, group: Group, root: int) -> jax.A
     return run(levels[0], "scatter", blocks, group.level(0), root=root % inner)
 
 
-def gather(levels: Levels, block: jax.Array, group: Group, root: int) -> jax.Array:
+def gather(levels: Levels, block: Block, group: Group, root: int) -> Blocks:
     """block […] → [p, …] on the root: inside the servers first."""
     inner = group.level(0).size
     blocks = run(levels[0], "gather", block, group.level(0), root=root % inner)
@@ -146,7 +147,7 @@ def gather(levels: Levels, block: jax.Array, group: Group, root: int) -> jax.Arr
     return blocks.reshape(-1, *block.shape) if block.size else jnp.zeros((group.size, *block.shape), block.dtype)
 
 
-def all_to_all(levels: Levels, blocks: jax.Array, group: Group) -> jax.Array:
+def all_to_all(levels: Levels, blocks: Blocks, group: Group) -> Blocks:
     """blocks [p, …] → [p, …]: inside the servers first, all servers' blocks for one place travelling together."""
     if len(levels) == 1:
         return run(levels[0], "all_to_all", blocks, group.level(0))

@@ -5,31 +5,31 @@ Source: HCCL's fullmesh. One step scatters the blocks to their owners or gathers
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
 from hccljax.algorithm.base import Algorithm, register
 from hccljax.algorithm.blocks import choose
 from hccljax.group import Group
 from hccljax.reduction import Reduction
+from hccljax.shapes import Block, Blocks
 
 
-def reduce_scatter(blocks: jax.Array, group: Group, op: Reduction) -> jax.Array:
+def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
     """blocks [p, …] → block […]: the owner gets every contribution and adds them in rank order."""
     return op.in_order(group.mesh_exchange(blocks))
 
 
-def all_gather(block: jax.Array, group: Group) -> jax.Array:
+def all_gather(block: Block, group: Group) -> Blocks:
     """block […] → [p, …]."""
     return group.mesh_gather(block)
 
 
-def all_to_all(blocks: jax.Array, group: Group) -> jax.Array:
+def all_to_all(blocks: Blocks, group: Group) -> Blocks:
     """blocks [p, …] → [p, …]."""
     return group.mesh_exchange(blocks)
 
 
-def scatter(blocks: jax.Array, group: Group) -> jax.Array:
+def scatter(blocks: Blocks, group: Group) -> Block:
     """blocks [p, …] of rank 0 → block […]: p - 1 messages leave the root at once, one on each of its links."""
     mine = blocks[0]
     for r in range(1, group.size):
@@ -38,7 +38,7 @@ def scatter(blocks: jax.Array, group: Group) -> jax.Array:
     return mine
 
 
-def gather(block: jax.Array, group: Group) -> jax.Array:
+def gather(block: Block, group: Group) -> Blocks:
     """block […] → [p, …] on rank 0: p - 1 messages reach the root at once, one on each of its links."""
     others = [group.permute(block, [(r, 0)], "mesh_gather") for r in range(1, group.size)]
     return jnp.stack([block, *others])

@@ -15,6 +15,7 @@ from hccljax.algorithm.base import Algorithm, register
 from hccljax.errors import UnsupportedError
 from hccljax.group import Group
 from hccljax.reduction import Reduction
+from hccljax.shapes import Block, Blocks, Message
 
 _ALL_REDUCE = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
 
@@ -24,7 +25,7 @@ def axis_index_groups(group: Group) -> Any:
     return None if group.resolved.is_identity else group.resolved.groups
 
 
-def all_reduce(x: jax.Array, group: Group, op: Reduction) -> jax.Array:
+def all_reduce(x: Message, group: Group, op: Reduction) -> Message:
     """x […] → x […] by ``lax.psum``, ``pmax`` or ``pmin``."""
     if op.name not in _ALL_REDUCE:
         raise UnsupportedError(
@@ -33,19 +34,19 @@ def all_reduce(x: jax.Array, group: Group, op: Reduction) -> jax.Array:
     return _or_unsupported(_ALL_REDUCE[op.name], x, group)
 
 
-def reduce_scatter(blocks: jax.Array, group: Group, op: Reduction) -> jax.Array:
+def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
     """blocks [p, …] → block […] by ``lax.psum_scatter``."""
     if op.name != "sum":
         raise UnsupportedError(f"algorithm 'native' has no reduce_scatter of op {op.name!r}; expected sum or mean")
     return _or_unsupported(lax.psum_scatter, blocks, group)
 
 
-def all_gather(block: jax.Array, group: Group) -> jax.Array:
+def all_gather(block: Block, group: Group) -> Blocks:
     """block […] → [p, …] by ``lax.all_gather``."""
     return _or_unsupported(lax.all_gather, block, group)
 
 
-def all_to_all(blocks: jax.Array, group: Group) -> jax.Array:
+def all_to_all(blocks: Blocks, group: Group) -> Blocks:
     """blocks [p, …] → [p, …] by ``lax.all_to_all``."""
     return _or_unsupported(lax.all_to_all, blocks, group, 0, 0)
 

@@ -5,15 +5,15 @@ Source: HCCL's pairwise; MPI's long-message all-to-all (Thakur, Rabenseifner and
 
 from __future__ import annotations
 
-import jax
 from jax import lax
 
 from hccljax.algorithm.base import Algorithm, register
 from hccljax.algorithm.blocks import block_at, with_block, wrap
 from hccljax.group import Group
+from hccljax.shapes import Blocks
 
 
-def all_to_all(blocks: jax.Array, group: Group) -> jax.Array:
+def all_to_all(blocks: Blocks, group: Group) -> Blocks:
     """blocks [p, …] → [p, …]; block i of the result comes from rank i."""
     p, rank = group.size, group.rank
     out = with_block(lax.empty(blocks.shape, blocks.dtype), block_at(blocks, rank), rank)

@@ -14,9 +14,10 @@ from hccljax.algorithm.base import Algorithm, register
 from hccljax.algorithm.blocks import block_at, choose, repeat, with_block, wrap
 from hccljax.group import Group
 from hccljax.reduction import Reduction
+from hccljax.shapes import Block, Blocks
 
 
-def reduce_scatter(blocks: jax.Array, group: Group, op: Reduction) -> jax.Array:
+def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
     """blocks [p, …] → block […]. Only the moving block is carried, so that no step copies the message."""
     p, rank = group.size, group.rank
 
@@ -27,7 +28,7 @@ def reduce_scatter(blocks: jax.Array, group: Group, op: Reduction) -> jax.Array:
     return repeat(p - 1, step, block_at(blocks, wrap(rank - 1, p)))
 
 
-def all_gather(block: jax.Array, group: Group) -> jax.Array:
+def all_gather(block: Block, group: Group) -> Blocks:
     """block […] → [p, …]."""
     p, rank = group.size, group.rank
     out = with_block(lax.empty((p, *block.shape), block.dtype), block, rank)
@@ -40,7 +41,7 @@ def all_gather(block: jax.Array, group: Group) -> jax.Array:
     return repeat(p - 1, step, (block, out))[1]
 
 
-def scatter(blocks: jax.Array, group: Group) -> jax.Array:
+def scatter(blocks: Blocks, group: Group) -> Block:
     """blocks [p, …] on rank 0 → block […]: the root sends the farthest block first, everybody passes it on."""
     p, rank = group.size, group.rank
     chain = [(r, r + 1) for r in range(p - 1)]
@@ -53,7 +54,7 @@ def scatter(blocks: jax.Array, group: Group) -> jax.Array:
     return choose(rank == 0, blocks[0], moving)
 
 
-def gather(block: jax.Array, group: Group) -> jax.Array:
+def gather(block: Block, group: Group) -> Blocks:
     """block […] → [p, …] on rank 0: everybody passes on what came from behind."""
     p = group.size
     chain = [(r + 1, r) for r in range(p - 1)]

@@ -6,12 +6,11 @@ ranks get lost whenever p is not a power of two.
 
 from __future__ import annotations
 
-import jax
-
 from hccljax.algorithm.base import Algorithm, register
 from hccljax.algorithm.blocks import choose
 from hccljax.group import Group
 from hccljax.reduction import Reduction
+from hccljax.shapes import Message
 
 
 def depth(p: int) -> int:
@@ -19,7 +18,7 @@ def depth(p: int) -> int:
     return (p - 1).bit_length()
 
 
-def reduce(x: jax.Array, group: Group, op: Reduction) -> jax.Array:
+def reduce(x: Message, group: Group, op: Reduction) -> Message:
     """x → the reduction on rank 0: at level s, rank r with r mod 2d = d (d = 2^s) sends to r - d."""
     p, rank = group.size, group.rank
     for s in range(depth(p)):
@@ -30,7 +29,7 @@ def reduce(x: jax.Array, group: Group, op: Reduction) -> jax.Array:
     return x
 
 
-def broadcast(x: jax.Array, group: Group) -> jax.Array:
+def broadcast(x: Message, group: Group) -> Message:
     """x of rank 0 → x everywhere: the levels of reduce in reverse."""
     p, rank = group.size, group.rank
     for s in reversed(range(depth(p))):
@@ -40,7 +39,7 @@ def broadcast(x: jax.Array, group: Group) -> jax.Array:
     return x
 
 
-def all_reduce(x: jax.Array, group: Group, op: Reduction) -> jax.Array:
+def all_reduce(x: Message, group: Group, op: Reduction) -> Message:
     """x → the reduction on every rank."""
     return broadcast(reduce(x, group, op), group)
 

@@ -14,11 +14,12 @@ from hccljax.collectives.prepare import request
 from hccljax.collectives.typed import linear
 from hccljax.errors import ArgumentError, UnsupportedError
 from hccljax.group import AxisName, Group
+from hccljax.shapes import Arrays
 from hccljax.topology import Topology
 
 
 def all_gather(
-    x: Any,
+    x: Arrays,
     axis_name: AxisName | Group,
     *,
     axis: int = 0,
@@ -76,7 +77,7 @@ def all_gather(
 
 
 def broadcast(
-    x: Any,
+    x: Arrays,
     axis_name: AxisName | Group,
     root: int = 0,
     *,
@@ -110,7 +111,7 @@ def broadcast(
 
 
 def scatter(
-    x: Any,
+    x: Arrays,
     axis_name: AxisName | Group,
     root: int = 0,
     *,
@@ -159,7 +160,7 @@ def scatter(
 
 
 def gather(
-    x: Any,
+    x: Arrays,
     axis_name: AxisName | Group,
     root: int = 0,
     *,
@@ -208,7 +209,7 @@ def gather(
 
 
 def all_to_all(
-    x: Any,
+    x: Arrays,
     axis_name: AxisName | Group,
     split_axis: int,
     concat_axis: int,

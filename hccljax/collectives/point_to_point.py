@@ -17,6 +17,7 @@ from hccljax.group import AxisName, Group, as_group
 from hccljax.layout import Pairs, checked_pairs
 from hccljax.primitives.call import Direction, linear_call
 from hccljax.primitives.replication import vary
+from hccljax.shapes import Arrays
 
 PairList = Iterable[Sequence[int]]
 
@@ -32,7 +33,7 @@ class _Send:
         return self.group.permute(x, self.pattern.explicit, "send_recv")
 
 
-def send_recv(x: Any, axis_name: AxisName | Group, pairs: PairList) -> Any:
+def send_recv(x: Arrays, axis_name: AxisName | Group, pairs: PairList) -> Any:
     """Sends x from source to destination of each pair, as ``jax.lax.ppermute``; who receives nothing gets zeros.
 
     Args:
@@ -64,7 +65,7 @@ def send_recv(x: Any, axis_name: AxisName | Group, pairs: PairList) -> Any:
     return map_leaves(moving(leaf), x)
 
 
-def batch_send_recv(messages: Iterable[tuple[Any, PairList]], axis_name: AxisName | Group) -> list[Any]:
+def batch_send_recv(messages: Iterable[tuple[Arrays, PairList]], axis_name: AxisName | Group) -> list[Any]:
     """Several send_recv at once; they do not depend on each other, so they may travel at the same time.
 
     Args:
@@ -105,7 +106,7 @@ class _Wait:
         return jnp.where(everybody >= 0, x, jnp.zeros_like(x))
 
 
-def barrier(x: Any, axis_name: AxisName | Group) -> Any:
+def barrier(x: Arrays, axis_name: AxisName | Group) -> Any:
     """x unchanged, but no rank gets it before every rank has reached this point with its own x.
 
     A jitted program has no order but that of its data, so the barrier is tied to a value.

@@ -14,7 +14,7 @@ from hccljax.errors import InvariantOperandWarning
 from hccljax.group import AxisName, Group, as_group
 from hccljax.primitives.compat import checked_axes, varying
 from hccljax.reduction import reduction
-from hccljax.selection import choose
+from hccljax.selection.choose import choose
 from hccljax.selection.notice import outside
 from hccljax.topology import Topology, as_topology
 

@@ -17,11 +17,12 @@ from hccljax.collectives.typed import Run, extremum, linear, product
 from hccljax.errors import DtypeError
 from hccljax.group import AxisName, Group
 from hccljax.reduction import reducible, reduction
+from hccljax.shapes import Arrays
 from hccljax.topology import Topology
 
 
 def all_reduce(
-    x: Any,
+    x: Arrays,
     axis_name: AxisName | Group,
     op: str = "sum",
     *,
@@ -70,7 +71,7 @@ def all_reduce(
 
 
 def reduce_scatter(
-    x: Any,
+    x: Arrays,
     axis_name: AxisName | Group,
     op: str = "sum",
     *,
@@ -119,7 +120,7 @@ def reduce_scatter(
 
 
 def reduce(
-    x: Any,
+    x: Arrays,
     axis_name: AxisName | Group,
     op: str = "sum",
     root: int = 0,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hccljax.selection.ranks as ranks
 from hccljax.algorithm import Algorithm, algorithms, hierarchy
 from hccljax.algorithm.hierarchical import AROUND, serves
 from hccljax.errors import ArgumentError, SettingError
-from hccljax.selection import ranks
 from hccljax.selection.decision import Decision
 from hccljax.selection.grammar import Levels, parse_algo
 from hccljax.selection.notice import log_entry, warn_of_fallback

@@ -1,0 +1,97 @@
+"""The demo itself: every algorithm from the same start, checked in its compiled program, compared with psum."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+
+import jax
+from rich.console import Console
+
+import hccljax
+from hccljax.demo import data, network
+from hccljax.demo.devices import cpu_mesh, servers
+from hccljax.demo.inspect_hlo import BypassedError, check, described, executed
+from hccljax.demo.report import Row, largest_difference, progress, table
+from hccljax.demo.train import Compiled, Plan, Trained, by_algorithm, by_psum, train
+from hccljax.errors import FallbackWarning
+
+REFERENCE = "jax.lax.psum"
+
+
+def run(algorithms: Sequence[str], epochs: int, devices: int | None, seed: int) -> int:
+    """Trains with psum and with all algorithms, and prints what came out.
+
+    Returns:
+      The exit status: 0, or 1 if a compiled program does not communicate as its algorithm should.
+
+    Raises:
+      HcclError: an algorithm or a number of devices that cannot be had.
+    """
+    start, console, mesh = time.perf_counter(), Console(highlight=False), cpu_mesh(devices)
+    topology, nbytes = servers(mesh.size), _largest_gradient()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)  # printed as notes instead
+        decisions = [hccljax.explain("all_reduce", nbytes, mesh.size, topology, name) for name in algorithms]
+        digits, test = data.load()
+        plan = Plan(mesh, digits, epochs, seed)
+        console.print(
+            f"{len(digits):,} handwritten digits to train on, {len(test)} to test. {mesh.size} CPU devices, topology "
+            f"{topology}. {plan.steps} steps of {plan.batch} digits ({epochs} epochs)."
+        )
+        try:
+            rows, checked = _runs(plan, test, topology, dict(zip(algorithms, decisions, strict=True)), console)
+        except BypassedError as error:
+            print(f"A compiled step does not communicate as it should. {error}", file=sys.stderr)
+            return 1
+    console.print(table(rows, nbytes))
+    console.print("Checked: each compiled step runs exactly the collectives that hccljax.schedule.count says:")
+    for line in checked:
+        console.print(f"  {line}")
+    for note in (decision.fallback for decision in decisions if decision.fallback):
+        console.print(f"Note: {note}.")
+    console.print(f"{time.perf_counter() - start:.0f} s.")
+    return 0
+
+
+def _runs(
+    plan: Plan, test: data.Digits, topology: str, decisions: dict[str, hccljax.Decision], console: Console
+) -> tuple[list[Row], list[str]]:
+    """(a row for each run, the reference first; what the program of each algorithm executes)."""
+    rows, checked = [], []
+    with progress(console) as bars:
+
+        def trained(compiled: Compiled, name: str) -> Trained:
+            bar = bars.add_task(name, total=plan.steps)
+            return train(plan, compiled, lambda: bars.advance(bar))
+
+        reference = trained(plan.compiled(by_psum), REFERENCE)
+        rows.append(Row(REFERENCE, None, _accuracy(reference, test), None, reference.seconds))
+        for name, decision in decisions.items():
+            compiled = plan.compiled(by_algorithm(name, topology))
+            checked.append(f"{decision.algorithm}: {_checked(compiled, decision)}")
+            one = trained(compiled, decision.algorithm)
+            difference = largest_difference(one.params, reference.params)
+            rows.append(Row(decision.algorithm, decision.steps, _accuracy(one, test), difference, one.seconds))
+    return rows, checked
+
+
+def _checked(compiled: Compiled, decision: hccljax.Decision) -> str:
+    """The collectives that the program executes, once they are known to be the algorithm's."""
+    found = executed(compiled.step.as_text())
+    try:
+        check(found, compiled.counts, native=decision.algorithm == "native")
+    except BypassedError as error:
+        raise BypassedError(f"{decision.algorithm}: {error}") from None
+    return described(found)
+
+
+def _accuracy(trained: Trained, test: data.Digits) -> float:
+    return float(network.accuracy(trained.params, test.images, test.labels))
+
+
+def _largest_gradient() -> int:
+    """Bytes of the largest array that is all-reduced."""
+    return max(leaf.nbytes for leaf in jax.tree.leaves(network.initial(0)))
