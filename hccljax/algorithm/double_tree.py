@@ -23,10 +23,10 @@ from hccljax.group import Group
 from hccljax.reduction import Reduction
 from hccljax.shapes import Message
 
-SEGMENT_BYTES = 1 << 20
+SEGMENT_BYTES = 1 << 19
 """Bytes of one segment: a longer one fills the pipeline too slowly, a shorter one pays too many steps."""
 
-MOST_SEGMENTS = 16
+MOST_SEGMENTS = 32
 
 Combine = Callable[[jax.Array, jax.Array], jax.Array]
 Tick = jax.Array | np.int32
@@ -80,9 +80,9 @@ def _up(halves: jax.Array, group: Group, trees: Plan, op: Reduction) -> jax.Arra
 def _down(half: jax.Array, group: Group, trees: Plan) -> jax.Array:
     """half [segments, …] of each root → [2 · segments, …] everywhere."""
     count = half.shape[0]
-    out = lax.empty((2 * count + 1, *half.shape[1:]), half.dtype)
+    out = lax.empty((2 * count, *half.shape[1:]), half.dtype)
     both = {tree * count: np.full(group.size, tree, np.int32) for tree in (0, 1)}
-    return _pass(half, out, group, Pass(trees, trees.down, _replace, count, spare=2 * count), both)[: 2 * count]
+    return _pass(half, out, group, Pass(trees, trees.down, _replace, count), both)
 
 
 def _replace(old: jax.Array, received: jax.Array) -> jax.Array:
@@ -98,8 +98,6 @@ class Pass:
       combine: (own segment, received one) → the one that travels on.
       count: segments of each half.
       rows_of_tree: rows of the source that belong to one tree; 0 if every root's source is the half of its own tree.
-      spare: the row of the result that takes what is written before the first and after the last segment; None if the
-        first and last row will do.
     """
 
     trees: Plan
@@ -107,7 +105,11 @@ class Pass:
     combine: Combine
     count: int
     rows_of_tree: int = 0
-    spare: int | None = None
+
+    @property
+    def ticks(self) -> range:
+        """As many as the trees are deep, plus one for each further segment."""
+        return range(self.count + self.trees.depth - 1)
 
 
 def _pass(source: jax.Array, out: jax.Array, group: Group, this: Pass, kept: dict[int, np.ndarray]) -> jax.Array:
@@ -125,28 +127,27 @@ def _pass(source: jax.Array, out: jax.Array, group: Group, this: Pass, kept: dic
             own = choose(look_up(trees == stream, group.rank), this.combine(own, received), own)
         return own
 
-    def after(t: Tick, out: jax.Array, arrived: list[Arrival]) -> State:
+    def after(t: Tick, out: jax.Array, arrived: list[Arrival], draining: bool = False) -> State:
         for row, stream in kept.items():
             segment = _segment(t, stream, group, this.flow)
             place = lax.clamp(np.int32(0), segment, np.int32(this.count - 1)) + np.int32(row)
-            if this.spare is not None:
-                due = (segment >= 0) & (segment < this.count)
-                place = lax.select(due, place, np.int32(this.spare))
-            out = with_block(out, value(t, stream, arrived), place)
+            fresh = value(t, stream, arrived)
+            # What is written before the first segment is overwritten by it; after the last one, nothing may be.
+            if draining:
+                fresh = choose(segment < this.count, fresh, block_at(out, place))
+            out = with_block(out, fresh, place)
         return [value(t, _sent(edges, group.size), arrived) for edges in this.flow.rounds], out
 
-    def tick(t: Tick, state: State, depths: tuple[int, ...]) -> State:
+    def tick(t: Tick, state: State, depths: tuple[int, ...], draining: bool) -> State:
         moving, out = state
-        return after(t, out, _arrivals(moving, group, this.flow, depths))
+        return after(t, out, _arrivals(moving, group, this.flow, depths), draining)
 
-    ticks = range(this.count + this.trees.depth - 1)
-    active = [
-        tuple(d for d in range(1, this.trees.depth + 1) if 0 <= t - this.flow.starts[d] < this.count) for t in ticks
-    ]
+    due = [[t - this.flow.starts[d] for d in range(1, this.trees.depth + 1)] for t in this.ticks]
+    active = [tuple(d for d, segment in enumerate(row, 1) if 0 <= segment < this.count) for row in due]
     state = after(np.int32(-1), out, [])
-    for depths, run in groupby(ticks, key=lambda t: active[t]):
+    for depths, run in groupby(this.ticks, key=lambda t: active[t]):
         span = list(run)
-        step = partial(tick, depths=depths)
+        step = partial(tick, depths=depths, draining=max(due[span[0]]) >= this.count)
         state = repeat(len(span), step, state, span[0]) if len(span) > 1 else step(np.int32(span[0]), state)
     return state[1]
 

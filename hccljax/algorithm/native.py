@@ -31,29 +31,35 @@ def all_reduce(x: Message, group: Group, op: Reduction) -> Message:
         raise UnsupportedError(
             f"algorithm 'native' has no all_reduce of op {op.name!r}; expected sum, mean, max or min"
         )
-    return _or_unsupported(_ALL_REDUCE[op.name], x, group)
+    return by_xla(_ALL_REDUCE[op.name], x, group)
 
 
 def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
     """blocks [p, …] → block […] by ``lax.psum_scatter``."""
+    return psum_scatter(blocks, group, op, 0, tiled=False)
+
+
+def psum_scatter(x: jax.Array, group: Group, op: Reduction, dimension: int, tiled: bool) -> jax.Array:
+    """x as ``lax.psum_scatter`` takes it, over any dimension."""
     if op.name != "sum":
         raise UnsupportedError(f"algorithm 'native' has no reduce_scatter of op {op.name!r}; expected sum or mean")
-    return _or_unsupported(lax.psum_scatter, blocks, group)
+    return by_xla(lax.psum_scatter, x, group, scatter_dimension=dimension, tiled=tiled)
 
 
 def all_gather(block: Block, group: Group) -> Blocks:
     """block […] → [p, …] by ``lax.all_gather``."""
-    return _or_unsupported(lax.all_gather, block, group)
+    return by_xla(lax.all_gather, block, group)
 
 
 def all_to_all(blocks: Blocks, group: Group) -> Blocks:
     """blocks [p, …] → [p, …] by ``lax.all_to_all``."""
-    return _or_unsupported(lax.all_to_all, blocks, group, 0, 0)
+    return by_xla(lax.all_to_all, blocks, group, split_axis=0, concat_axis=0)
 
 
-def _or_unsupported(collective: Any, x: jax.Array, group: Group, *arguments: int) -> jax.Array:
+def by_xla(collective: Any, x: jax.Array, group: Group, **options: Any) -> jax.Array:
+    """A collective of ``jax.lax`` over a group, with its own options; what JAX does not implement is named."""
     try:
-        return collective(x, group.axis_name, *arguments, axis_index_groups=axis_index_groups(group))
+        return collective(x, group.axis_name, axis_index_groups=axis_index_groups(group), **options)
     except NotImplementedError as error:
         raise UnsupportedError(
             f"algorithm 'native' over groups is not implemented in JAX here ({str(error) or 'checked shard_map'}); "

@@ -8,11 +8,11 @@ import jax
 from jax import lax
 
 from hccljax.algorithm import Algorithm
-from hccljax.algorithm.native import axis_index_groups, native
+from hccljax.algorithm.native import by_xla, native
 from hccljax.collectives.leaf import canonical_axis, checked_root, from_blocks, map_leaves, moving, to_blocks
 from hccljax.collectives.prepare import request
 from hccljax.collectives.typed import linear
-from hccljax.errors import ArgumentError, UnsupportedError
+from hccljax.errors import ArgumentError
 from hccljax.group import AxisName, Group
 from hccljax.shapes import Arrays
 from hccljax.topology import Topology
@@ -65,10 +65,7 @@ def all_gather(
         def gathered(x: jax.Array) -> jax.Array:
             run = this.run("all_gather", x, factor=this.group.size)
             if run.algorithm is native:
-                groups = axis_index_groups(run.group)
-                return _native(
-                    lax.all_gather, x, run.group.axis_name, axis=position, tiled=tiled, to=to, axis_index_groups=groups
-                )
+                return by_xla(lax.all_gather, x, run.group, axis=position, tiled=tiled, to=to)
             return from_blocks(linear(x, run, replicated=to == "invarying"), position, tiled)
 
         return moving(gathered)(x)
@@ -252,21 +249,9 @@ def all_to_all(
             blocks = to_blocks(x, split, this.group.size, tiled, "all_to_all")
             run = this.run("all_to_all", x)
             if run.algorithm is native:
-                groups = axis_index_groups(run.group)
-                return _native(
-                    lax.all_to_all, x, run.group.axis_name, split, concat, tiled=tiled, axis_index_groups=groups
-                )
+                return by_xla(lax.all_to_all, x, run.group, split_axis=split, concat_axis=concat, tiled=tiled)
             return from_blocks(linear(blocks, run), concat, tiled)
 
         return moving(exchanged)(x)
 
     return map_leaves(leaf, x)
-
-
-def _native(collective: Any, x: jax.Array, *arguments: Any, **options: Any) -> jax.Array:
-    try:
-        return collective(x, *arguments, **options)
-    except NotImplementedError as error:
-        raise UnsupportedError(
-            f"algorithm 'native': JAX has not implemented this here ({error}); use another"
-        ) from error

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from hccljax.algorithm import Algorithm, registered
 from hccljax.algorithm.accumulating import accumulating
-from hccljax.algorithm.native import native
+from hccljax.algorithm.native import native, psum_scatter
 from hccljax.collectives.leaf import canonical_axis, checked_root, map_leaves, to_blocks
 from hccljax.collectives.prepare import Request, request, warn_if_invariant
 from hccljax.collectives.typed import Run, extremum, linear, product
@@ -113,7 +113,7 @@ def reduce_scatter(
         blocks = to_blocks(x, dimension, this.group.size, tiled, "reduce_scatter")
         run = this.run("reduce_scatter", x, op)
         if run.algorithm is native and accumulate_dtype is None:
-            return _mean(native.reduce_scatter(blocks, run.group, run.op), op, run.group)  # type: ignore[misc]
+            return _mean(psum_scatter(x, run.group, reduction(op), dimension, tiled), op, run.group)
         return _typed(blocks, run, op, accumulate_dtype, this)
 
     return map_leaves(leaf, x)

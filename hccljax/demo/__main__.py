@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from hccljax.errors import HcclError
 
 ALGORITHMS = ("ring", "tree", "double_tree", "H-D_R", "mesh", "level0:ring;level1:tree", "native")
-NEEDED = ("sklearn", "rich")
+NEEDED = {"sklearn": "scikit-learn", "rich": "rich"}
+"""Modules that hccljax does without and the demo does not, and the packages that have them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,9 +19,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from hccljax.demo.run import run
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in NEEDED:
+        package = NEEDED.get((error.name or "").split(".")[0])
+        if package is None:
             raise
-        print(f"the demo needs {error.name}, which is not installed: pip install 'hccljax[demo]'", file=sys.stderr)
+        print(f"The demo needs {package}, which is not installed: pip install 'hccljax[demo]'", file=sys.stderr)
         return 2
     try:
         return run(options.algorithms, options.epochs, options.devices, options.seed)
@@ -42,16 +44,29 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME",
         help=f"names of hccljax.algorithms() or HCCL_ALGO texts (default: {' '.join(ALGORITHMS)})",
     )
-    parser.add_argument("--epochs", type=_whole, default=12, help="passes over the data (default: 12)")
-    parser.add_argument("--devices", type=_whole, help="CPU devices, 2 to 64 (default: 8)")
-    parser.add_argument("--seed", type=int, default=0, help="of the initial parameters and of the order of the data")
+    parser.add_argument("--epochs", type=_positive, default=12, help="passes over the data (default: 12)")
+    parser.add_argument("--devices", type=_positive, help="CPU devices, 2 to 64 (default: 8)")
+    parser.add_argument(
+        "--seed", type=_natural, default=0, help="of the initial parameters and of the order of the data"
+    )
     return parser.parse_args(arguments)
 
 
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text}: expected a whole number from 1")
+def _positive(text: str) -> int:
+    return _whole(text, 1)
+
+
+def _natural(text: str) -> int:
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, {least} or more")
     return number
 
 

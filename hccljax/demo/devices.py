@@ -29,7 +29,7 @@ def cpu_mesh(wanted: int | None) -> Mesh:
     count = min(DEFAULT, len(devices)) if wanted is None else wanted
     if not 2 <= count <= min(MOST, len(devices)):
         raise ArgumentError(
-            f"{count} devices: expected 2 to {MOST}, and JAX has {len(devices)} of them "
+            f"devices={count}: expected 2 to {MOST}, and JAX has {len(devices)} of them "
             f"(XLA_FLAGS={os.environ['XLA_FLAGS']!r})"
         )
     return Mesh(devices[:count], (AXIS,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ def initial(seed: int) -> Params:
             "weights": (draw.standard_normal((m, n)) * (2 / m) ** 0.5).astype(np.float32),
             "bias": np.zeros(n, np.float32),
         }
-        for m, n in zip(SIZES[:-1], SIZES[1:], strict=True)
+        for m, n in pairwise(SIZES)
     ]
 
 

@@ -37,22 +37,20 @@ def run(algorithms: Sequence[str], epochs: int, devices: int | None, seed: int) 
         decisions = [hccljax.explain("all_reduce", nbytes, mesh.size, topology, name) for name in algorithms]
         digits, test = data.load()
         plan = Plan(mesh, digits, epochs, seed)
-        console.print(
-            f"{len(digits):,} handwritten digits to train on, {len(test)} to test. {mesh.size} CPU devices, topology "
-            f"{topology}. {plan.steps} steps of {plan.batch} digits ({epochs} epochs)."
-        )
+        console.print(f"{len(digits):,} handwritten digits to train on, {len(test)} to test.")
+        console.print(f"{mesh.size} CPU devices, topology {topology}; {plan.steps} steps of {plan.batch} digits.")
         try:
             rows, checked = _runs(plan, test, topology, dict(zip(algorithms, decisions, strict=True)), console)
         except BypassedError as error:
             print(f"A compiled step does not communicate as it should. {error}", file=sys.stderr)
             return 1
     console.print(table(rows, nbytes))
-    console.print("Checked: each compiled step runs exactly the collectives that hccljax.schedule.count says:")
+    console.print("Checked in the compiled HLO: a step runs what hccljax.schedule counts.")
     for line in checked:
         console.print(f"  {line}")
     for note in (decision.fallback for decision in decisions if decision.fallback):
         console.print(f"Note: {note}.")
-    console.print(f"{time.perf_counter() - start:.0f} s.")
+    console.print(f"{time.perf_counter() - start:.0f} s in all.")
     return 0
 
 
