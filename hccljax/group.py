@@ -16,6 +16,7 @@ from hccljax.layout import Layout, Pairs, Pattern, Shift, Xor, checked_pairs, li
 from hccljax.primitives import mesh
 from hccljax.primitives.permute import permute, rank_in
 from hccljax.primitives.replication import vary
+from hccljax.topology import Topology
 
 AxisName = str | tuple[str, ...]
 
@@ -72,6 +73,11 @@ class Group:
     def axis_size(self) -> int:
         """Indices of the axis, all communicators together; needs to run under shard_map or vmap."""
         return math.prod(_axis_size(axis) for axis in self.axes)
+
+    @property
+    def topology(self) -> Topology | None:
+        """The tiers as a Topology; None for one flat server."""
+        return None if self.levels is None else Topology(self.levels)
 
     @property
     def rank(self) -> jax.Array:

@@ -30,13 +30,10 @@ class Request:
     def run(self, operator: str, x: jax.Array, op: str | None = None, root: int = 0, factor: int = 1) -> Run:
         """The kernel call for one leaf; its message is ``factor`` times x."""
         p = self.group.size
-        decision = choose(operator, message_bytes(x) * factor, p, self.algorithm, self.topology or self._levels())
+        decision = choose(operator, message_bytes(x) * factor, p, self.algorithm, self.topology or self.group.topology)
         assert decision.record is not None
         group = self.group if decision.tiers is None else self.group.with_levels(decision.tiers)
         return Run(operator, decision.record, group, None if op is None else reduction(op), root)
-
-    def _levels(self) -> Topology | None:
-        return None if self.group.levels is None else Topology(self.group.levels)
 
 
 def request(axis_name: AxisName | Group, algorithm: str | Algorithm | None, topology: str | Topology | None) -> Request:

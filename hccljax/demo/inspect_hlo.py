@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
 
-from hccljax.schedule import Counts
+import jax
+
+from hccljax.algorithm import Algorithm, run
+from hccljax.group import Group
+from hccljax.reduction import Reduction, reduction
+from hccljax.schedule import count
+from hccljax.selection import explain
 
 PERMUTE, ALL_REDUCE = "collective-permute", "all-reduce"
 EXCHANGES = ("all-to-all", "all-gather", "reduce-scatter")
@@ -54,17 +63,42 @@ def _executed(computations: dict[str, list[str]], name: str) -> Counter[str]:
     return total
 
 
-def check(found: Counter[str], expected: Counts, native: bool) -> None:
-    """Raises BypassedError unless a program has exactly the collectives of its algorithm.
+@dataclass(frozen=True)
+class Expected:
+    """What a step communicates if an algorithm all-reduces its arrays, and nobody else does.
 
-    Args:
-      found: the collectives of the compiled program.
-      expected: those of its jaxpr.
-      native: the algorithm is XLA's own, which is an all-reduce (of all leaves at once, if XLA joins them); no other
-        algorithm contains one.
+    Attributes:
+      permutes: permutes of all the all-reduces.
+      exchanges: their full-mesh communications.
+      native: the algorithm is XLA's own, which is an all-reduce (XLA may join those of several arrays).
     """
+
+    permutes: int
+    exchanges: int
+    native: bool
+
+
+def expected(arrays: Iterable[jax.ShapeDtypeStruct], ranks: int, topology: str, algorithm: str) -> Expected:
+    """Counts the algorithm's own kernels, so that a step which runs another algorithm cannot agree with itself."""
+    permutes, exchanges, native = 0, 0, False
+    for array in arrays:
+        decision = explain("all_reduce", array.size * array.dtype.itemsize, ranks, topology, algorithm)
+        if decision.record is not None:
+            arguments = Group("ranks", levels=decision.tiers), reduction("sum")
+            counts = count(partial(_kernel, decision.record, *arguments), array, axis_sizes={"ranks": ranks})
+            permutes, exchanges = permutes + counts.permutes, exchanges + counts.exchanges
+            native = native or decision.algorithm == "native"
+    return Expected(permutes, exchanges, native)
+
+
+def _kernel(algorithm: Algorithm, group: Group, op: Reduction, x: jax.Array) -> jax.Array:
+    return run(algorithm, "all_reduce", x, group, op)
+
+
+def check(found: Counter[str], expected: Expected) -> None:
+    """Raises BypassedError unless a program executes exactly the collectives that are expected."""
     exchanges = sum(found[kind] for kind in EXCHANGES)
-    if native:
+    if expected.native:
         if not found[ALL_REDUCE] or found[PERMUTE] or exchanges:
             raise BypassedError(f"expected {ALL_REDUCE} and nothing else, but it runs {described(found)}")
     elif found[ALL_REDUCE]:

@@ -16,7 +16,6 @@ import hccljax
 from hccljax.demo import network
 from hccljax.demo.data import Digits
 from hccljax.demo.devices import AXIS
-from hccljax.schedule import Counts, count
 
 # 128 digits a step whatever the number of devices: 11 steps an epoch, and 12 epochs end above 97 %.
 BATCH, LEARNING_RATE, MOMENTUM = 128, 0.2, 0.9
@@ -70,12 +69,15 @@ class Plan:
         """Steps of one run."""
         return self.epochs * (len(self.digits) // self.batch)
 
-    def compiled(self, gradients: Gradients) -> Compiled:
+    def compiled(self, gradients: Gradients) -> Any:
         """The step, compiled for the shapes of the run."""
-        step = step_on(self.mesh, gradients)
         batch = self.split(self.digits.images[: self.batch], self.digits.labels[: self.batch])
-        arguments = (*self.start(), *batch)
-        return Compiled(step.lower(*arguments).compile(), count(step, *arguments, axis_sizes={}))
+        return step_on(self.mesh, gradients).lower(*self.start(), *batch).compile()
+
+    def reduced(self) -> list[jax.ShapeDtypeStruct]:
+        """The arrays that a step all-reduces: a gradient for each parameter, and the loss."""
+        shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(network.initial(self.seed))]
+        return [*shapes, jax.ShapeDtypeStruct((), np.float32)]
 
     def start(self) -> tuple[network.Params, network.Params]:
         """(params, velocity) before the first step, a copy on every device."""
@@ -89,14 +91,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """A compiled step, and what it communicates by its jaxpr."""
-
-    step: Any
-    counts: Counts
-
-
-@dataclass(frozen=True)
 class Trained:
     """The end of a run: the parameters (NumPy), and the median time of a step in seconds."""
 
@@ -104,14 +98,14 @@ class Trained:
     seconds: float
 
 
-def train(plan: Plan, compiled: Compiled, tick: Callable[[], None] = lambda: None) -> Trained:
-    """Runs all steps; tick is called after each."""
+def train(plan: Plan, step: Any, tick: Callable[[], None] = lambda: None) -> Trained:
+    """Runs the compiled step on all batches; tick is called after each."""
     times = []
     params, velocity = plan.start()
     for batch in plan.digits.batches(plan.batch, plan.epochs, plan.seed):
         arguments = plan.split(*batch)
         start = time.perf_counter()
-        params, velocity, _ = jax.block_until_ready(compiled.step(params, velocity, *arguments))
+        params, velocity, _ = jax.block_until_ready(step(params, velocity, *arguments))
         times.append(time.perf_counter() - start)
         tick()
     return Trained(jax.device_get(params), median(times))

@@ -45,4 +45,7 @@ def explain(
     for name, value, least in (("ranks", p, 1), ("nbytes", nbytes, 0)):
         if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
             raise ArgumentError(f"{name}={value!r}: expected an int, {least} or more")
-    return choose(operator, nbytes.__index__(), p.__index__(), algorithm, as_topology(topology))
+    tiers = as_topology(topology)
+    if tiers is None and isinstance(ranks_or_group, Group):
+        tiers = ranks_or_group.topology
+    return choose(operator, nbytes.__index__(), p.__index__(), algorithm, tiers)
