@@ -12,11 +12,12 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import hccljax.collectives as collectives
 from hccljax.algorithm import Algorithm
 from hccljax.collectives.leaf import as_array
-from hccljax.errors import ArgumentError
+from hccljax.errors import ArgumentError, shown
 from hccljax.group import Group
 from hccljax.layout import listed
 from hccljax.selection import Decision, Settings
-from hccljax.selection.choose import choose
+from hccljax.selection.choose import OfCommunicator
+from hccljax.selection.explain import explain
 from hccljax.topology import Topology, as_topology
 
 EXECUTORS = ("auto", "devices", "virtual")
@@ -59,7 +60,7 @@ class Communicator:
           ArgumentError: a size, executor, topology or groups that do not fit together, or too few devices.
         """
         if executor not in EXECUTORS:
-            raise ArgumentError(f"executor={executor!r}: expected one of {', '.join(map(repr, EXECUTORS))}")
+            raise ArgumentError(f"executor={shown(executor)}: expected one of {', '.join(map(repr, EXECUTORS))}")
         devices = jax.devices() if devices is None else list(devices)
         size = len(devices) if size is None else _checked_size(size)
         if executor == "devices" and size > len(devices):
@@ -125,7 +126,8 @@ class Communicator:
 
     def explain(self, operator: str, nbytes: int, *, algorithm: str | Algorithm | None = None) -> Decision:
         """The Decision for a message of nbytes on each rank; see ``hccljax.explain``."""
-        return choose(operator, nbytes, self.group_size, algorithm, self.topology, communicator=self.algorithm)
+        asked = OfCommunicator(self.algorithm) if algorithm is None else algorithm
+        return explain(operator, nbytes, self.group_size, self.topology, asked)
 
     def all_reduce(self, x: Any, op: str = "sum", **options: Any) -> Any:
         """x [size, …] → [size, …]: every row is the reduction of its group's rows; see ``hccljax.all_reduce``."""
@@ -179,7 +181,9 @@ class Communicator:
         try:
             compiled = self._compiled.get(key)
         except TypeError:
-            raise ArgumentError(f"{operator} got {arguments!r} {options!r}: expected hashable arguments") from None
+            raise ArgumentError(
+                f"{operator} got {shown(arguments)} {shown(options)}: expected hashable arguments"
+            ) from None
         if compiled is None:
             compiled = self._compiled[key] = self._compile(operator, arguments, options)
         return compiled(self.put(x) if self._spans_processes else x)
@@ -189,7 +193,7 @@ class Communicator:
         if operator not in ("send_recv", "barrier"):
             options = {"topology": self.topology, **options}
             if options.get("algorithm") is None:
-                options["algorithm"] = self.algorithm
+                options["algorithm"] = OfCommunicator(self.algorithm)
 
         def one_rank(x: Any) -> Any:
             return collective(x, self.group, *arguments, **options)
@@ -226,5 +230,5 @@ class Communicator:
 
 def _checked_size(size: Any) -> int:
     if isinstance(size, bool) or not hasattr(size, "__index__") or size.__index__() < 1:
-        raise ArgumentError(f"size={size!r}: expected the number of ranks, 1 or more")
+        raise ArgumentError(f"size={shown(size)}: expected the number of ranks, 1 or more")
     return size.__index__()

@@ -14,6 +14,15 @@ HcclWarning
 """
 
 
+def shown(value: object) -> str:
+    """repr(value) for a message, cut in the middle where it is long."""
+    try:
+        text = repr(value)
+    except Exception:  # a value whose repr fails still has to be named
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 120 else f"{text[:80]} … {text[-20:]} ({len(text)} characters)"
+
+
 class HcclError(Exception):
     """Root of all errors raised by hccljax. ``code`` is HCCL's error code, or ``""`` where it has none."""
 

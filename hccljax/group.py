@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,12 +11,12 @@ import jax
 import numpy as np
 from jax import lax
 
-from hccljax.errors import ArgumentError, AxisError
+from hccljax.errors import ArgumentError, AxisError, shown
 from hccljax.layout import Layout, Pairs, Pattern, Shift, Xor, checked_pairs, listed, whole
 from hccljax.primitives import mesh
 from hccljax.primitives.permute import permute, rank_in
 from hccljax.primitives.replication import vary
-from hccljax.topology import Topology
+from hccljax.topology import Topology, as_sizes
 
 AxisName = str | tuple[str, ...]
 
@@ -53,11 +53,11 @@ class Group:
           levels: members of each tier, level 0 (inside a server) first; their product is the size.
         """
         axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
-        if not axes or len(set(axes)) != len(axes):
-            raise AxisError(f"axis_name={axis_name!r}: expected one axis name or several different ones")
+        if not axes or not all(isinstance(axis, Hashable) for axis in axes) or len(set(axes)) != len(axes):
+            raise AxisError(f"axis_name={shown(axis_name)}: expected one axis name or several different ones")
         object.__setattr__(self, "axes", axes)
         object.__setattr__(self, "layout", None if groups is None else listed(_as_groups(groups)))
-        object.__setattr__(self, "levels", None if levels is None else tuple(int(size) for size in levels))
+        object.__setattr__(self, "levels", None if levels is None else as_sizes(levels, "levels"))
 
     @property
     def axis_name(self) -> AxisName:
@@ -98,6 +98,11 @@ class Group:
         return self.layout
 
     @property
+    def _known(self) -> Layout:
+        """The layout, without a mapped axis where the partition says it all."""
+        return whole(self.axis_size) if self.layout is None else self.layout
+
+    @property
     def is_whole(self) -> bool:
         """True if one communicator holds every index of the axis."""
         return self.layout is None or self.layout.is_whole
@@ -116,6 +121,8 @@ class Group:
 
     def exchange(self, x: jax.Array, mask: int, label: str = "exchange") -> jax.Array:
         """Swaps x between ranks r and r XOR mask; ranks without a partner receive zeros."""
+        if mask < 0:
+            raise ArgumentError(f"mask={shown(mask)}: expected 0 or more; rank r exchanges with r XOR mask")
         return self._send(x, Xor(mask), label)
 
     def mesh_exchange(self, blocks: jax.Array) -> jax.Array:
@@ -128,20 +135,24 @@ class Group:
 
     def rotated(self, root: int) -> Group:
         """The same communicators with ``root`` as rank 0, the others following in order."""
-        return self if root == 0 else self._over(self.resolved.rotated(root), None)
+        if not 0 <= root < self.size:
+            raise ArgumentError(f"root={shown(root)} is not a rank of this communicator; expected 0 to {self.size - 1}")
+        return self if root == 0 else self._over(self._known.rotated(root), None)
 
     def level(self, k: int) -> Group:
         """The communicators of tier k: ranks that differ only in their coordinate of level k."""
         levels = self._tiers()
         if not 0 <= k < len(levels):
-            raise ArgumentError(f"level {k} does not exist; this group has levels 0 to {len(levels) - 1}")
-        return self._over(self.resolved.regrouped(_tier(levels, (k,))), None)
+            raise ArgumentError(
+                f"level {shown(k)} does not exist; this group has levels 0 to {len(levels) - 1}, expected one of them"
+            )
+        return self._over(self._known.regrouped(_tier(levels, (k,))), None)
 
     def above(self) -> Group:
         """The communicators of all tiers above level 0: ranks with the same place in their servers."""
         levels = self._tiers()
         upper = tuple(range(1, len(levels)))
-        return self._over(self.resolved.regrouped(_tier(levels, upper)), levels[1:] if len(upper) > 1 else None)
+        return self._over(self._known.regrouped(_tier(levels, upper)), levels[1:] if len(upper) > 1 else None)
 
     def split(self, groups: Iterable[Sequence[int]]) -> Group:
         """Splits every communicator into smaller ones: lists of its ranks, equal in size, each rank once."""
@@ -151,11 +162,11 @@ class Group:
                 f"groups list {parts.n} ranks, but the group has {self.size}; "
                 f"expected each of 0 to {self.size - 1} once"
             )
-        return self._over(self.resolved.regrouped(parts.members), None)
+        return self._over(self._known.regrouped(parts.members), None)
 
     def with_levels(self, levels: Sequence[int] | None) -> Group:
         """The same ranks with tiers of these sizes, level 0 first."""
-        changed = replace_fields(self, levels=None if levels is None else tuple(levels))
+        changed = replace_fields(self, levels=None if levels is None else as_sizes(levels, "levels"))
         if levels is not None:
             changed._tiers()
         return changed
@@ -194,15 +205,15 @@ def _as_groups(groups: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     try:
         return tuple(tuple(int(rank.__index__()) for rank in group) for group in groups)
     except (TypeError, AttributeError):
-        raise ArgumentError(f"groups={groups!r}: expected lists of ranks, such as [[0, 1], [2, 3]]") from None
+        raise ArgumentError(f"groups={shown(groups)}: expected lists of ranks, such as [[0, 1], [2, 3]]") from None
 
 
 def _axis_size(axis: str) -> int:
     try:
         return lax.axis_size(axis)
-    except NameError:
+    except (NameError, ValueError, TypeError):  # a positional axis is no NameError
         raise AxisError(
-            f"axis name {axis!r} is not mapped here; expected the name of an enclosing jax.shard_map or "
+            f"axis name {shown(axis)} is not mapped here; expected the name of an enclosing jax.shard_map or "
             f"jax.vmap(axis_name=…) axis: call this function inside one, or use hccljax.Communicator"
         ) from None
 

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from hccljax.errors import ArgumentError
+from hccljax.errors import ArgumentError, shown
 
 Pair = tuple[int, int]
 
@@ -71,12 +71,18 @@ def checked_pairs(pairs: Iterable[Sequence[int]], p: int) -> tuple[Pair, ...]:
     result: list[Pair] = []
     sources: dict[int, Pair] = {}
     destinations: dict[int, Pair] = {}
-    for given in pairs:
+    try:
+        given_pairs = list(pairs)
+    except TypeError:
+        raise ArgumentError(
+            f"pairs={shown(pairs)}: expected a list of pairs of ranks, such as [(0, 1), (1, 0)]"
+        ) from None
+    for given in given_pairs:
         pair = _as_pair(given)
         for name, rank, seen in (("source", pair[0], sources), ("destination", pair[1], destinations)):
             if not 0 <= rank < p:
                 raise ArgumentError(
-                    f"pair {pair}: the {name} {rank} is not a rank of this communicator; "
+                    f"pair {shown(pair)}: the {name} {shown(rank)} is not a rank of this communicator; "
                     f"expected 0 to {p - 1} (ranks are counted inside the communicator)"
                 )
             if rank in seen:
@@ -94,7 +100,7 @@ def _as_pair(given: object) -> Pair:
         source, destination = map(operator.index, given)  # type: ignore[call-overload]
     except (TypeError, ValueError):
         raise ArgumentError(
-            f"{given!r} is not a pair of ranks; expected (source, destination), two ints, such as (0, 1)"
+            f"{shown(given)} is not a pair of ranks; expected (source, destination), two ints, such as (0, 1)"
         ) from None
     return source, destination
 
@@ -178,7 +184,7 @@ def listed(groups: tuple[tuple[int, ...], ...]) -> Layout:
     """Communicators given as lists of axis indices; they must cover 0..n-1 exactly once, and be of equal size."""
     sizes = {len(group) for group in groups}
     if not groups or 0 in sizes:
-        raise ArgumentError(f"groups={groups!r}: expected at least one group, none of them empty")
+        raise ArgumentError(f"groups={shown(groups)}: expected at least one group, none of them empty")
     if len(sizes) > 1:
         raise ArgumentError(
             f"groups of unequal sizes {sorted(sizes)}: expected every group to have the same number of ranks"
@@ -189,7 +195,7 @@ def listed(groups: tuple[tuple[int, ...], ...]) -> Layout:
         for rank in group:
             if not 0 <= rank < n:
                 raise ArgumentError(
-                    f"rank {rank} in groups is out of range; {n} ranks are listed, expected 0 to {n - 1}"
+                    f"rank {shown(rank)} in groups is out of range; {n} ranks are listed, expected 0 to {n - 1}"
                 )
             if rank in seen:
                 raise ArgumentError(f"rank {rank} stands twice in groups; every rank belongs to exactly one group")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hccljax.errors import ArgumentError, DtypeError
+from hccljax.errors import ArgumentError, DtypeError, shown
 
 _UNROLLED = 64  # XLA fuses an unrolled chain into one pass; beyond this, compile time grows faster than it saves
 
@@ -61,7 +61,7 @@ OPS = ("sum", "prod", "max", "min", "mean")
 def reduction(op: str) -> Reduction:
     """The Reduction that op runs ("mean" runs a sum)."""
     if not isinstance(op, str) or op not in OPS:
-        raise ArgumentError(f"op={op!r}: expected one of {', '.join(map(repr, OPS))}")
+        raise ArgumentError(f"op={shown(op)}: expected one of {', '.join(map(repr, OPS))}")
     return _REDUCTIONS["sum" if op == "mean" else op]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 
 from hccljax.algorithm.blocks import join_blocks, split_blocks
-from hccljax.errors import ArgumentError, UnsupportedError
+from hccljax.errors import ArgumentError, UnsupportedError, shown
 from hccljax.group import Group
 from hccljax.reduction import Reduction
 
@@ -62,7 +62,7 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise ArgumentError(f"Algorithm name {self.name!r}: expected a non-empty str")
+            raise ArgumentError(f"Algorithm name {shown(self.name)}: expected a non-empty str")
         if not any(self.has(operator) for operator in OPERATORS):
             raise ArgumentError(
                 f"Algorithm {self.name!r} has no kernel; expected at least one of {', '.join(OPERATORS)}"
@@ -164,6 +164,8 @@ def register(algorithm: Algorithm) -> Algorithm:
     Raises:
       ArgumentError: another algorithm has the name already.
     """
+    if not isinstance(algorithm, Algorithm):
+        raise ArgumentError(f"register got {shown(algorithm)}: expected an hccljax.Algorithm")
     known = _REGISTRY.get(algorithm.name)
     if known is not None and known != algorithm:
         raise ArgumentError(f"an algorithm named {algorithm.name!r} is registered already: choose another name")
@@ -176,7 +178,7 @@ def registered(name: str) -> Algorithm:
     try:
         return _REGISTRY[name]
     except KeyError:
-        raise ArgumentError(f"unknown algorithm {name!r}; expected one of {', '.join(algorithms())}") from None
+        raise ArgumentError(f"unknown algorithm {shown(name)}; expected one of {', '.join(algorithms())}") from None
 
 
 def algorithms() -> tuple[str, ...]:

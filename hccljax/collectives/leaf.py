@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hccljax.errors import ArgumentError, DtypeError
+from hccljax.errors import ArgumentError, DtypeError, shown
 from hccljax.group import Group
 
 
@@ -26,7 +26,7 @@ def as_array(leaf: Any) -> jax.Array:
         return jnp.asarray(leaf)
     except (TypeError, ValueError) as error:
         raise DtypeError(
-            f"leaf {leaf!r} of type {type(leaf).__name__}: expected an array or a number ({error})"
+            f"leaf {shown(leaf)} of type {type(leaf).__name__}: expected an array or a number ({error})"
         ) from None
 
 
@@ -51,9 +51,10 @@ def canonical_axis(axis: int, ndim: int, name: str) -> int:
     try:
         number = operator.index(axis)
     except TypeError:
-        raise ArgumentError(f"{name}={axis!r}: expected an int") from None
+        raise ArgumentError(f"{name}={shown(axis)}: expected an int") from None
     if not -ndim <= number < ndim:
-        raise ArgumentError(f"{name}={number} is out of range for an array of {ndim} dimensions")
+        fitting = f"expected {-ndim} to {ndim - 1}" if ndim else "expected an array of one dimension or more"
+        raise ArgumentError(f"{name}={shown(number)} is out of range for an array of {ndim} dimensions; {fitting}")
     return number % ndim
 
 
@@ -62,9 +63,9 @@ def checked_root(root: int, group: Group) -> int:
     try:
         number = operator.index(root)
     except TypeError:
-        raise ArgumentError(f"root={root!r}: expected a static int, 0 to {group.size - 1}") from None
+        raise ArgumentError(f"root={shown(root)}: expected a static int, 0 to {group.size - 1}") from None
     if not 0 <= number < group.size:
-        raise ArgumentError(f"root={number} is not a rank of this communicator; expected 0 to {group.size - 1}")
+        raise ArgumentError(f"root={shown(number)} is not a rank of this communicator; expected 0 to {group.size - 1}")
     return number
 
 

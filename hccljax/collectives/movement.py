@@ -12,7 +12,7 @@ from hccljax.algorithm.native import by_xla, native
 from hccljax.collectives.leaf import canonical_axis, checked_root, from_blocks, map_leaves, moving, to_blocks
 from hccljax.collectives.prepare import request
 from hccljax.collectives.typed import linear
-from hccljax.errors import ArgumentError
+from hccljax.errors import ArgumentError, shown
 from hccljax.group import AxisName, Group
 from hccljax.shapes import Arrays
 from hccljax.topology import Topology
@@ -52,7 +52,7 @@ def all_gather(
     Array([0, 1, 2], dtype=int32)
     """
     if to not in ("varying", "invarying"):
-        raise ArgumentError(f"to={to!r}: expected 'varying' or 'invarying'")
+        raise ArgumentError(f"to={shown(to)}: expected 'varying' or 'invarying'")
     this = request(axis_name, algorithm, topology)
     if to == "invarying" and not this.group.is_whole:
         raise ArgumentError(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from hccljax.collectives.leaf import map_leaves, moving
 from hccljax.collectives.prepare import request
 from hccljax.collectives.typed import Run
-from hccljax.errors import ArgumentError
+from hccljax.errors import ArgumentError, shown
 from hccljax.group import AxisName, Group, as_group
 from hccljax.layout import Pairs, checked_pairs
 from hccljax.primitives.call import Direction, linear_call
@@ -77,13 +77,22 @@ def batch_send_recv(messages: Iterable[tuple[Arrays, PairList]], axis_name: Axis
 
     Raises:
       ArgumentError: an element is not (x, pairs), or its pairs are wrong; the message says which one (EI0003).
+      AxisError: the axis is not mapped here.
 
     Source: HCCL's BatchSendRecv.
+
+    >>> swap = lambda x: hccljax.batch_send_recv([(x, [(0, 1)]), (-x, [(1, 0)])], "rank")
+    >>> jax.vmap(swap, axis_name="rank")(jnp.array([5, 6]))
+    [Array([0, 5], dtype=int32), Array([-6,  0], dtype=int32)]
     """
+    try:
+        given = list(messages)
+    except TypeError:
+        raise ArgumentError(f"messages={shown(messages)}: expected a list of tuples (x, pairs)") from None
     results = []
-    for number, message in enumerate(messages):
+    for number, message in enumerate(given):
         if not isinstance(message, tuple) or len(message) != 2:
-            raise ArgumentError(f"messages[{number}]={message!r}: expected a tuple (x, pairs)")
+            raise ArgumentError(f"messages[{number}]={shown(message)}: expected a tuple (x, pairs)")
         try:
             results.append(send_recv(message[0], axis_name, message[1]))
         except ArgumentError as error:
@@ -122,6 +131,9 @@ def barrier(x: Arrays, axis_name: AxisName | Group) -> Any:
       AxisError: the axis is not mapped here.
 
     Source: HCCL's Barrier.
+
+    >>> jax.vmap(lambda x: hccljax.barrier(x, "rank"), axis_name="rank")(jnp.array([5, 6]))
+    Array([5, 6], dtype=int32)
     """
     this = request(axis_name, None, None)
 

@@ -14,7 +14,7 @@ from hccljax.errors import InvariantOperandWarning
 from hccljax.group import AxisName, Group, as_group
 from hccljax.primitives.compat import checked_axes, varying
 from hccljax.reduction import reduction
-from hccljax.selection.choose import choose
+from hccljax.selection.choose import OfCommunicator, choose
 from hccljax.selection.notice import outside
 from hccljax.topology import Topology, as_topology
 
@@ -24,7 +24,7 @@ class Request:
     """The arguments that all collectives share, checked once for all leaves."""
 
     group: Group
-    algorithm: str | Algorithm | None
+    algorithm: str | Algorithm | OfCommunicator | None
     topology: Topology | None
 
     def run(self, operator: str, x: jax.Array, op: str | None = None, root: int = 0, factor: int = 1) -> Run:
@@ -36,7 +36,9 @@ class Request:
         return Run(operator, decision.record, group, None if op is None else reduction(op), root)
 
 
-def request(axis_name: AxisName | Group, algorithm: str | Algorithm | None, topology: str | Topology | None) -> Request:
+def request(
+    axis_name: AxisName | Group, algorithm: str | Algorithm | OfCommunicator | None, topology: str | Topology | None
+) -> Request:
     """The checked request."""
     group = as_group(axis_name)
     group.resolved  # noqa: B018  (raises for an unmapped axis or a partition of another size)

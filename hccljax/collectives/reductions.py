@@ -14,7 +14,7 @@ from hccljax.algorithm.native import native, psum_scatter
 from hccljax.collectives.leaf import canonical_axis, checked_root, map_leaves, to_blocks
 from hccljax.collectives.prepare import Request, request, warn_if_invariant
 from hccljax.collectives.typed import Run, extremum, linear, product
-from hccljax.errors import DtypeError
+from hccljax.errors import DtypeError, shown
 from hccljax.group import AxisName, Group
 from hccljax.reduction import reducible, reduction
 from hccljax.shapes import Arrays
@@ -189,7 +189,7 @@ def _wider(dtype: Any, x: jax.Array) -> str:
     try:
         wide = jnp.dtype(dtype)
     except TypeError:
-        raise DtypeError(f"accumulate_dtype={dtype!r}: expected a dtype, such as jnp.float32") from None
+        raise DtypeError(f"accumulate_dtype={shown(dtype)}: expected a dtype, such as jnp.float32") from None
     if jnp.promote_types(wide, x.dtype) != wide:
         raise DtypeError(
             f"accumulate_dtype={wide} does not hold every {x.dtype}; expected {x.dtype} or a wider dtype of its kind"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import hccljax.selection.ranks as ranks
 from hccljax.algorithm import Algorithm, algorithms, hierarchy
 from hccljax.algorithm.hierarchical import AROUND, serves
-from hccljax.errors import ArgumentError, SettingError
+from hccljax.errors import ArgumentError, SettingError, shown
 from hccljax.selection.decision import Decision
 from hccljax.selection.grammar import Levels, parse_algo
 from hccljax.selection.notice import log_entry, warn_of_fallback
@@ -16,14 +18,20 @@ from hccljax.topology import Topology
 POLICY = "policy ranks"
 
 
+@dataclass(frozen=True)
+class OfCommunicator:
+    """An algorithm that a communicator asks for, and not the call itself."""
+
+    algorithm: str | Algorithm | None
+
+
 def choose(
     operator: str,
     nbytes: int,
     p: int,
-    algorithm: str | Algorithm | None = None,
+    algorithm: str | Algorithm | OfCommunicator | None = None,
     topology: Topology | None = None,
     *,
-    communicator: str | Algorithm | None = None,
     settings: Settings | None = None,
 ) -> Decision:
     """The Decision for one operator on p ranks.
@@ -32,9 +40,8 @@ def choose(
       operator: such as ``"all_reduce"``.
       nbytes: bytes of one rank's message.
       p: ranks in the group.
-      algorithm: what the call asks for; it beats communicator, which beats HCCL_ALGO.
+      algorithm: what the call or else its communicator asks for; it beats HCCL_ALGO.
       topology: the tiers, for hierarchies.
-      communicator: what the communicator asks for.
       settings: the environment; None reads it now.
 
     Raises:
@@ -43,8 +50,11 @@ def choose(
       UnsupportedError: ``native`` was asked for and lacks the operator.
     """
     settings = Settings.from_environment() if settings is None else settings
-    asked = ((algorithm, "call"), (communicator, "communicator"), (settings.algo or None, "HCCL_ALGO"))
-    wanted, asked_by = next((one for one in asked if one[0] is not None), (None, POLICY))
+    wanted, asked_by = (algorithm, "call")
+    if isinstance(algorithm, OfCommunicator):
+        wanted, asked_by = algorithm.algorithm, "communicator"
+    if wanted is None:
+        wanted, asked_by = (settings.algo, "HCCL_ALGO") if settings.algo else (None, POLICY)
     if topology is not None and topology.ranks != p:
         raise ArgumentError(f"topology {topology} has {topology.ranks} ranks, but the group has {p}; expected {p}")
     decision = _Case(operator, nbytes, p, topology).decide(wanted, asked_by)
@@ -68,9 +78,9 @@ class _Case:
     def __init__(self, operator: str, nbytes: int, p: int, topology: Topology | None):
         self.operator, self.nbytes, self.p, self.topology = operator, nbytes, p, topology
 
-    def decide(self, wanted: str | Algorithm | None, asked_by: str) -> Decision:
+    def decide(self, wanted: object, asked_by: str) -> Decision:
         """The Decision for what was asked for, None being nothing."""
-        said = f"HCCL_ALGO={wanted}" if asked_by == "HCCL_ALGO" else f"algorithm={wanted!r} of the {asked_by}"
+        said = f"HCCL_ALGO={wanted}" if asked_by == "HCCL_ALGO" else f"algorithm={shown(wanted)} of the {asked_by}"
         if isinstance(wanted, Algorithm):
             return self._flat(wanted, f"{said} is a record of its own", asked_by)
         # A name alone is that algorithm, whatever it means in HCCL_ALGO, where "tree" depends on the size.
@@ -140,13 +150,15 @@ class _Case:
 def _levels(wanted: object, asked_by: str, operator: str) -> Levels | None:
     """What an HCCL_ALGO text says of operator; None if it chooses nothing."""
     if not isinstance(wanted, str):
-        raise ArgumentError(f"algorithm={wanted!r}: expected a name, an HCCL_ALGO text or an Algorithm")
+        raise ArgumentError(f"algorithm={shown(wanted)}: expected a name, an HCCL_ALGO text or an Algorithm")
     try:
         setting = parse_algo(wanted, frozenset(available()))
     except SettingError as error:
         if asked_by == "HCCL_ALGO":
             raise
-        names = ", ".join(available())
-        raise ArgumentError(f"algorithm={wanted!r}: expected one of {names}, or an HCCL_ALGO text ({error})") from None
+        names, why = ", ".join(available()), str(error).removeprefix(f"{error.code}: ")
+        raise ArgumentError(
+            f"algorithm={shown(wanted)}: expected one of {names}, or an HCCL_ALGO text. Read as the latter: {why}"
+        ) from None
     levels = setting.for_operator(operator)
     return None if levels is None or levels.automatic else levels

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hccljax.algorithm import Algorithm
 from hccljax.algorithm.base import OPERATORS
-from hccljax.errors import ArgumentError
+from hccljax.errors import ArgumentError, shown
 from hccljax.group import Group
-from hccljax.selection.choose import choose
+from hccljax.selection.choose import OfCommunicator, choose
 from hccljax.selection.decision import Decision
 from hccljax.topology import Topology, as_topology
 
@@ -16,7 +16,7 @@ def explain(
     nbytes: int,
     ranks_or_group: int | Group,
     topology: str | Topology | None = None,
-    algorithm: str | Algorithm | None = None,
+    algorithm: str | Algorithm | OfCommunicator | None = None,
 ) -> Decision:
     """Which algorithm runs a collective, and why; nothing is run.
 
@@ -40,11 +40,11 @@ def explain(
     'ring'
     """
     if operator not in OPERATORS:
-        raise ArgumentError(f"operator={operator!r}: expected one of {', '.join(OPERATORS)}")
+        raise ArgumentError(f"operator={shown(operator)}: expected one of {', '.join(OPERATORS)}")
     p = ranks_or_group.size if isinstance(ranks_or_group, Group) else ranks_or_group
     for name, value, least in (("ranks", p, 1), ("nbytes", nbytes, 0)):
         if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
-            raise ArgumentError(f"{name}={value!r}: expected an int, {least} or more")
+            raise ArgumentError(f"{name}={shown(value)}: expected an int, {least} or more")
     tiers = as_topology(topology)
     if tiers is None and isinstance(ranks_or_group, Group):
         tiers = ranks_or_group.topology

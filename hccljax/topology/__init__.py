@@ -1,5 +1,5 @@
 """Tiers of a cluster: inside a server (HCCS), between servers (RoCE), between super pods."""
 
-from hccljax.topology.model import Topology, as_topology
+from hccljax.topology.model import Topology, as_sizes, as_topology
 
-__all__ = ["Topology", "as_topology"]
+__all__ = ["Topology", "as_sizes", "as_topology"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hccljax.errors import ArgumentError
+from hccljax.errors import ArgumentError, shown
 
 _SPEC = re.compile(r"[1-9][0-9]{0,6}(x[1-9][0-9]{0,6})*")
 
@@ -22,8 +24,7 @@ class Topology:
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not self.sizes or not all(isinstance(s, int) and s >= 1 for s in self.sizes):
-            raise ArgumentError(f"Topology sizes {self.sizes!r}: expected one positive int for each level")
+        object.__setattr__(self, "sizes", as_sizes(self.sizes, "Topology sizes"))
 
     @property
     def ranks(self) -> int:
@@ -34,12 +35,23 @@ class Topology:
         return "x".join(str(size) for size in reversed(self.sizes))
 
 
+def as_sizes(sizes: Iterable[int], what: str) -> tuple[int, ...]:
+    """Members of each level as ints; what names them in the error."""
+    try:
+        members = tuple(operator.index(size) for size in sizes if not isinstance(size, bool))
+    except TypeError:
+        members = ()
+    if not members or min(members) < 1 or len(members) != len(tuple(sizes)):
+        raise ArgumentError(f"{what} {shown(sizes)}: expected one positive int for each level, level 0 first")
+    return members
+
+
 def as_topology(spec: str | Topology | None) -> Topology | None:
     """A Topology from a spec, outer tier first: ``"4x8"`` is 4 servers of 8, ``"2x4x8"`` 2 super pods of those."""
     if spec is None or isinstance(spec, Topology):
         return spec
     if not isinstance(spec, str) or not _SPEC.fullmatch(spec):
         raise ArgumentError(
-            f"topology {spec!r}: expected a spec such as '4x8' (4 servers of 8 ranks) or a hccljax.Topology"
+            f"topology {shown(spec)}: expected a spec such as '4x8' (4 servers of 8 ranks) or a hccljax.Topology"
         )
     return Topology(tuple(int(size) for size in reversed(spec.split("x"))))

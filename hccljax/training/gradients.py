@@ -17,7 +17,7 @@ import jax
 from hccljax.algorithm import Algorithm
 from hccljax.collectives import all_reduce
 from hccljax.collectives.leaf import as_array
-from hccljax.errors import ArgumentError
+from hccljax.errors import ArgumentError, shown
 from hccljax.group import AxisName, Group, as_group
 from hccljax.primitives.replication import vary
 from hccljax.topology import Topology
@@ -60,7 +60,9 @@ def value_and_grad(
     """``jax.value_and_grad`` of a data-parallel loss: value and gradients reduced over the ranks, once.
 
     Call the result inside ``jax.shard_map`` (checked or not) or ``jax.vmap(axis_name=…)``. Gradients take the chosen
-    algorithm in all of them, and come out replicated.
+    algorithm in all of them, and come out replicated. Only the axes named here are taken care of: in a checked
+    ``shard_map`` over further axes along which the data differ, JAX itself sums the gradients of replicated parameters
+    over those; name all of them, or pass the parameters through ``as_varying`` first.
 
     Args:
       fun: (params, *local data) → the scalar loss of this rank's data, or (loss, aux) with has_aux.
@@ -81,7 +83,7 @@ def value_and_grad(
     Source: hccljax.
     """
     if op not in ("mean", "sum"):
-        raise ArgumentError(f"op={op!r}: expected 'mean' or 'sum', the reductions that a gradient has")
+        raise ArgumentError(f"op={shown(op)}: expected 'mean' or 'sum', the reductions that a gradient has")
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     @wraps(fun)

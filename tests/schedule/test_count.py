@@ -190,9 +190,7 @@ class TestControlFlow:
             counts(lambda x: lax.while_loop(lambda y: y[0] < 9, shift, x))
 
     def test_a_while_loop_that_is_silent_passes_its_operands_on(self):
-        assert (
-            counts(lambda x: shift(lax.while_loop(lambda y: y[0] < 9, lambda y: y + 1, shift(x)))).steps == 2
-        )
+        assert counts(lambda x: shift(lax.while_loop(lambda y: y[0] < 9, lambda y: y + 1, shift(x)))).steps == 2
 
     def test_branches_that_communicate_alike(self):
         def fn(x):
@@ -361,9 +359,7 @@ class TestCollectiveCalls:
 
 
 class TestBytes:
-    @pytest.mark.parametrize(
-        ("dtype", "nbytes"), [("int8", 6), ("bfloat16", 12), ("float32", 24), ("bool", 6)]
-    )
+    @pytest.mark.parametrize(("dtype", "nbytes"), [("int8", 6), ("bfloat16", 12), ("float32", 24), ("bool", 6)])
     def test_payload_of_each_dtype(self, dtype, nbytes):
         assert counts(shift, jax.ShapeDtypeStruct((6,), dtype)).bytes_sent == nbytes
 

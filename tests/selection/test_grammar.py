@@ -190,9 +190,7 @@ BAD = [
     pytest.param("Ring", "unknown algorithm 'Ring'.*Did you mean ring", "Ring", id="algorithm-case"),
     pytest.param("h-d_r", "unknown algorithm.*Did you mean H-D_R", "h-d_r", id="algorithm-lower-case"),
     pytest.param("level0:NA;level1:na", "unknown algorithm.*Did you mean NA", "na", id="na-case"),
-    pytest.param(
-        "level0:NA; level1: nhr ", "unknown algorithm 'nhr'.*Did you mean NHR", "nhr", id="at-level"
-    ),
+    pytest.param("level0:NA; level1: nhr ", "unknown algorithm 'nhr'.*Did you mean NHR", "nhr", id="at-level"),
     pytest.param("allreduce=level1:foo", "unknown algorithm 'foo'", "foo", id="algorithm-of-operator"),
     pytest.param("ring,tree", "unknown algorithm 'ring,tree'", "ring,tree", id="comma"),
     pytest.param("level4:ring", "'level4' where a level belongs", "level4", id="level"),
@@ -202,9 +200,7 @@ BAD = [
     pytest.param("level0", "has 0 algorithms for level0", "level0", id="level-alone"),
     pytest.param("level1:ring;level2", "has 0 algorithms for level2", "level2", id="level-without-name"),
     pytest.param("level0:NA:ring", "has 2 algorithms for level0", "level0:NA:ring", id="two-colons"),
-    pytest.param(
-        "level0:NA,level1:ring", "2 algorithms.*';' between", "level0:NA,level1:ring", id="comma-levels"
-    ),
+    pytest.param("level0:NA,level1:ring", "2 algorithms.*';' between", "level0:NA,level1:ring", id="comma-levels"),
     pytest.param("level1:ring;level1:NHR", "names level1 twice", "level1", id="level-twice"),
     pytest.param("level1:ring;" * 4 + "level2:NB", "has 5 levels.*at most 4", "level2:NB", id="five-levels"),
     pytest.param(";level1:ring", "nothing before a ';'", ";", id="semicolon-first"),
@@ -232,15 +228,9 @@ BAD = [
         "=",
         id="two-equals",
     ),
-    pytest.param(
-        "allreduce=ring/ allreduce =tree", "operator allreduce twice", "allreduce", id="operator-twice"
-    ),
-    pytest.param(
-        "all_reduce=ring", "operator 'all_reduce'.*Did you mean allreduce", "all_reduce", id="underscore"
-    ),
-    pytest.param(
-        "AllGather=ring", "operator 'AllGather'.*Did you mean allgather", "AllGather", id="operator-case"
-    ),
+    pytest.param("allreduce=ring/ allreduce =tree", "operator allreduce twice", "allreduce", id="operator-twice"),
+    pytest.param("all_reduce=ring", "operator 'all_reduce'.*Did you mean allreduce", "all_reduce", id="underscore"),
+    pytest.param("AllGather=ring", "operator 'AllGather'.*Did you mean allgather", "AllGather", id="operator-case"),
     pytest.param("allgatherv=ring", "V forms too.*Did you mean allgather", "allgatherv", id="v-form"),
     pytest.param("send=ring", "unknown operator 'send'", "send", id="operator-without-word"),
 ]
@@ -279,9 +269,7 @@ def test_a_long_text_is_shown_around_the_piece(at):
     assert shown[under.index("^") : len(under)] == "rign"
 
 
-@pytest.mark.parametrize(
-    "value", [None, 1, 1.5, True, b"ring", ["ring"], {"level0": "ring"}, object(), set()]
-)
+@pytest.mark.parametrize("value", [None, 1, 1.5, True, b"ring", ["ring"], {"level0": "ring"}, object(), set()])
 def test_what_is_no_text_is_refused(value):
     with pytest.raises(SettingError, match="expected a text; pass a str"):
         parse_algo(value)
@@ -309,8 +297,7 @@ def test_a_long_text_is_refused_before_it_is_read():
 
 def test_everything_said_at_once_is_short_enough():
     text = "/".join(
-        f"{word} = " + " ; ".join(f"{level} : double_tree" for level in LEVEL_WORDS)
-        for word in OPERATOR_WORDS
+        f"{word} = " + " ; ".join(f"{level} : double_tree" for level in LEVEL_WORDS) for word in OPERATOR_WORDS
     )
     assert parse_algo(text).for_operator("gather") == Levels(("double_tree",) * 4)
 
@@ -440,11 +427,8 @@ def test_strict_problems(text, expected):
 
 @given(settings)
 def test_the_strict_check_follows_the_rule(setting):
-    parts = (
-        [setting.every_operator] if setting.every_operator else [levels for _, levels in setting.per_operator]
-    )
+    parts = [setting.every_operator] if setting.every_operator else [levels for _, levels in setting.per_operator]
     hccls_own = all(
-        not part.every_level and part.names[0] is None and set(part.names) <= {None, *HCCL_WORDS}
-        for part in parts
+        not part.every_level and part.names[0] is None and set(part.names) <= {None, *HCCL_WORDS} for part in parts
     ) and "gather" not in dict(setting.per_operator)
     assert (strict_problems(setting) == []) == hccls_own

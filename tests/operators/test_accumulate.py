@@ -1,0 +1,155 @@
+"""accumulate_dtype: a sum in rank order in the wider dtype, one rounding, and narrow numbers on the wire."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, PartitionSpec
+
+import hccljax
+from hccljax.schedule import count
+
+ALGORITHMS = ["ring", "tree", "mesh", "H-D_R", "level0:ring;level1:tree"]
+P = 8
+X = np.random.default_rng(0).standard_normal((P, 37)).astype(np.float32) * 10
+
+
+def options(algorithm):
+    return {"algorithm": algorithm, "topology": "2x4" if ";" in algorithm else None}
+
+
+def rounded_once(x, divisor=1):
+    """x [p, …] of 16 bits → […]: added in float32 in rank order, divided, rounded."""
+    total = x[0].astype(np.float32)
+    for row in x[1:]:
+        total = total + row.astype(np.float32)
+    return (total / np.float32(divisor)).astype(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_equals_the_float32_sum_in_rank_order_rounded_once(algorithm, dtype, ranks):
+    x = X.astype(jnp.dtype(dtype))
+
+    def fn(row):
+        wide = {"accumulate_dtype": jnp.float32, **options(algorithm)}
+        return {
+            "sum": hccljax.all_reduce(row, ranks.axis, **wide),
+            "mean": hccljax.all_reduce(row, ranks.axis, "mean", **wide),
+            "reduce": hccljax.reduce(row, ranks.axis, root=5, **wide),
+            "blocks": hccljax.reduce_scatter(
+                row[:32], ranks.axis, tiled=True, **{**wide, **options(algorithm.replace("tree", "H-D_R"))}
+            ),
+        }
+
+    out = ranks.virtual(fn, x)
+    ranks.same_bits(out["sum"], np.stack([rounded_once(x)] * P))
+    ranks.same_bits(out["mean"], np.stack([rounded_once(x, P)] * P))
+    ranks.same_bits(out["reduce"][5], rounded_once(x))
+    ranks.same_bits(out["blocks"], rounded_once(x)[:32].reshape(P, 4))
+
+
+def test_it_makes_a_difference(ranks):
+    x = X.astype(jnp.bfloat16)
+    plain = ranks.virtual(lambda row: hccljax.all_reduce(row, ranks.axis, algorithm="ring"), x)[0]
+    assert (plain != rounded_once(x)).any()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_devices_and_virtual_ranks_agree_to_the_last_bit(dtype, ranks):
+    x = X.astype(jnp.dtype(dtype))
+
+    def fn(row):
+        return hccljax.all_reduce(row, ranks.axis, algorithm="ring", accumulate_dtype="float32")
+
+    ranks.same_bits(ranks.devices(fn, x, P), ranks.virtual(fn, x))
+
+
+def collectives_of(algorithm, axis, accumulate_dtype):
+    """The lines of the lowered program that communicate, with their types."""
+    mesh = Mesh(np.array(jax.devices()), (axis,), axis_types=(AxisType.Auto,))
+    fn = jax.shard_map(
+        lambda row: hccljax.all_reduce(row, axis, accumulate_dtype=accumulate_dtype, **options(algorithm)),
+        mesh=mesh, in_specs=PartitionSpec(axis), out_specs=PartitionSpec(),
+    )  # fmt: skip
+    text = jax.jit(fn).lower(X.astype(jnp.bfloat16)).as_text()
+    words = r"stablehlo\.(?:all_to_all|all_gather|all_reduce|reduce_scatter|collective_permute)"
+    return text, [line for line in text.splitlines() if re.search(words, line)]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_wire_carries_16_bits(algorithm, ranks):
+    text, lines = collectives_of(algorithm, ranks.axis, jnp.float32)
+    assert "f32" in text  # the additions
+    assert len(lines) >= 2
+    for line in lines:
+        assert "xbf16>" in line
+        assert "f32" not in line
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_formula_counts_the_bytes_of_16_bits(algorithm, ranks):
+    x = jax.ShapeDtypeStruct((16 * P,), jnp.bfloat16)
+
+    def fn(row, dtype=None):
+        return hccljax.all_reduce(row, ranks.axis, accumulate_dtype=dtype, **options(algorithm))
+
+    wide = count(lambda row: fn(row, jnp.float32), x, axis_sizes={ranks.axis: P})
+    assert wide.exchanges >= 1
+    gathered = count(lambda row: fn(row), x, axis_sizes={ranks.axis: P}).bytes_sent
+    assert wide.bytes_sent <= max(gathered, 2 * (P - 1) * 2 * 16)
+
+
+def test_a_mean_does_not_overflow_on_the_way(ranks):
+    x = np.full((P, 3), 60000, np.float16)
+    with_it, without = (
+        ranks.virtual(lambda row, d=d: hccljax.all_reduce(row, ranks.axis, "mean", accumulate_dtype=d), x)
+        for d in (jnp.float32, None)
+    )
+    assert (with_it == 60000).all()
+    assert np.isinf(without).all()
+
+
+def test_integers_wrap_once_at_the_end(ranks):
+    x = np.full((P, 3), 100, np.int8)
+    out = ranks.virtual(lambda row: hccljax.all_reduce(row, ranks.axis, accumulate_dtype=jnp.int32), x)
+    ranks.same(out, ranks.expected("all_reduce", x))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "accumulate_dtype"),
+    [
+        ("float32", "bfloat16"),
+        ("float32", "float16"),
+        ("bfloat16", "float16"),
+        ("float16", "bfloat16"),
+        ("int32", "int8"),
+        ("int32", "uint32"),
+        ("complex64", "float32"),
+        ("float32", "int32"),
+        ("float32", "no dtype"),
+    ],
+)
+def test_a_dtype_that_does_not_hold_the_operand_is_refused(dtype, accumulate_dtype, ranks):
+    x = np.ones((P, 2), jnp.dtype(dtype))
+    with pytest.raises(hccljax.DtypeError, match="accumulate_dtype"):
+        ranks.virtual(lambda row: hccljax.all_reduce(row, ranks.axis, accumulate_dtype=accumulate_dtype), x)
+
+
+def test_float32_does_not_hold_every_int32(ranks):
+    x = np.zeros((P, 1), np.int32)
+    x[0] = 2**24 + 1
+    with pytest.raises(hccljax.DtypeError, match="accumulate_dtype"):
+        ranks.virtual(lambda row: hccljax.all_reduce(row, ranks.axis, accumulate_dtype="float32"), x)
+
+
+@pytest.mark.parametrize("op", ["prod", "max", "min"])
+def test_the_dtype_is_checked_for_every_op(op, ranks):
+    x = np.ones((P, 2), np.float32)
+    for wrong in ("bfloat16", "no dtype"):
+        with pytest.raises(hccljax.DtypeError, match="accumulate_dtype"):
+            ranks.virtual(lambda row, d=wrong: hccljax.all_reduce(row, ranks.axis, op, accumulate_dtype=d), x)
