@@ -14,7 +14,7 @@ from hccljax.algorithm import Algorithm
 from hccljax.collectives.leaf import as_array
 from hccljax.errors import ArgumentError, shown
 from hccljax.group import Group
-from hccljax.layout import listed
+from hccljax.layout import checked_pairs
 from hccljax.selection import Decision, Settings
 from hccljax.selection.choose import OfCommunicator
 from hccljax.selection.explain import explain
@@ -62,6 +62,8 @@ class Communicator:
         if executor not in EXECUTORS:
             raise ArgumentError(f"executor={shown(executor)}: expected one of {', '.join(map(repr, EXECUTORS))}")
         devices = jax.devices() if devices is None else list(devices)
+        if not devices:
+            raise ArgumentError("devices=[]: expected at least one device, or None for jax.devices()")
         size = len(devices) if size is None else _checked_size(size)
         if executor == "devices" and size > len(devices):
             raise ArgumentError(
@@ -74,15 +76,17 @@ class Communicator:
         self.topology = as_topology(topology)
         self.devices = tuple(devices[:size] if self.executor == "devices" else devices[:1])
         self.group = Group(AXIS, groups)
-        if groups is not None and self.group.layout is not None and self.group.layout.n != size:
-            raise ArgumentError(f"groups list {self.group.layout.n} ranks, but the communicator has {size}")
+        self.group.resolved_for(size)
         if self.topology is not None and self.topology.ranks != self.group_size:
             raise ArgumentError(
-                f"topology {self.topology} has {self.topology.ranks} ranks, but each group has {self.group_size}"
+                f"topology {self.topology} has {self.topology.ranks} ranks, but each group has {self.group_size}; "
+                f"expected a topology whose sizes multiply to {self.group_size}"
             )
         self._mesh = Mesh(np.array(self.devices), (AXIS,), axis_types=(AxisType.Auto,))
         self._sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
         self._spans_processes = len({device.process_index for device in self.devices}) > 1
+        elsewhere = self.executor == "virtual" and self.devices[0] != jax.devices()[0]
+        self._puts = self._spans_processes or elsewhere
         self._compiled: dict[Any, Callable[[Any], Any]] = {}
 
     @property
@@ -100,20 +104,12 @@ class Communicator:
         Raises:
           ArgumentError: lists of unequal length, or ranks that repeat, are missing or out of range.
         """
-        wanted = tuple(tuple(group) for group in groups)
-        if self.group.layout is None:
-            parts = Group(AXIS, wanted).layout
-            assert parts is not None
-            if parts.n != self.size:
-                raise ArgumentError(
-                    f"groups list {parts.n} ranks, but the communicator has {self.size}; expected each of 0 to "
-                    f"{self.size - 1} once"
-                )
-            members = parts.groups
-        else:
-            members = self.group.layout.regrouped(listed(wanted).members).groups
+        if groups is None:
+            raise ArgumentError("groups=None: expected lists of ranks, such as [[0, 1], [2, 3]]")
+        parts = Group(AXIS, groups).resolved_for(self.group_size)
+        members = parts if self.group.layout is None else self.group.layout.regrouped(parts.members)
         return Communicator(
-            self.size, executor=self.executor, algorithm=self.algorithm, devices=self.devices, groups=members
+            self.size, executor=self.executor, algorithm=self.algorithm, devices=self.devices, groups=members.groups
         )
 
     def put(self, x: Any) -> Any:
@@ -166,7 +162,7 @@ class Communicator:
 
     def send_recv(self, x: Any, pairs: Iterable[Sequence[int]]) -> Any:
         """x [size, …] → [size, …]: row d is row s of each pair (s, d), zeros elsewhere; see ``hccljax.send_recv``."""
-        return self._call("send_recv", x, (tuple(tuple(pair) for pair in pairs),), {})
+        return self._call("send_recv", x, (checked_pairs(pairs, self.group_size),), {})
 
     def barrier(self, x: Any) -> Any:
         """x unchanged, once every rank has reached this point; see ``hccljax.barrier``."""
@@ -177,7 +173,8 @@ class Communicator:
         return f"Communicator({self.size} ranks{groups}, {self.executor})"
 
     def _call(self, operator: str, x: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        key = (operator, arguments, tuple(options.items()), Settings.from_environment())
+        # The types too: 1 and 1.0 are equal, but only one of them is a root.
+        key = (operator, arguments, tuple(map(type, arguments)), tuple(options.items()), Settings.from_environment())
         try:
             compiled = self._compiled.get(key)
         except TypeError:
@@ -186,7 +183,7 @@ class Communicator:
             ) from None
         if compiled is None:
             compiled = self._compiled[key] = self._compile(operator, arguments, options)
-        return compiled(self.put(x) if self._spans_processes else x)
+        return compiled(self.put(x) if self._puts else x)
 
     def _compile(self, operator: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Callable[[Any], Any]:
         collective = getattr(collectives, operator)
@@ -220,10 +217,13 @@ class Communicator:
         return x
 
     def _put(self, leaf: Any) -> Any:
-        if isinstance(leaf, jax.Array) and leaf.sharding == self._sharding:
-            return leaf
+        x = self._checked_rows(leaf)
+        if isinstance(x, jax.core.Tracer):
+            return jax.lax.with_sharding_constraint(x, self._sharding) if self.executor == "devices" else x
+        if x.sharding == self._sharding:
+            return x
         if not self._spans_processes:
-            return jax.device_put(self._checked_rows(leaf), self._sharding if self.executor == "devices" else None)
+            return jax.device_put(x, self._sharding if self.executor == "devices" else self.devices[0])
         values = np.asarray(leaf)
         return jax.make_array_from_callback(values.shape, self._sharding, lambda index: values[index])
 

@@ -87,7 +87,10 @@ class Group:
     @property
     def resolved(self) -> Layout:
         """The layout, with the axis size filled in and checked."""
-        size = self.axis_size
+        return self.resolved_for(self.axis_size)
+
+    def resolved_for(self, size: int) -> Layout:
+        """The layout for an axis of that size, checked."""
         if self.layout is None:
             return whole(size)
         if self.layout.n != size:

@@ -85,8 +85,7 @@ def test_segments_by_size(monkeypatch):
     assert [double_tree.segments(n) for n in (0, 1, 399, 400, 600, 100_000)] == [1, 1, 1, 2, 3, 16]
 
 
-@pytest.mark.parametrize("p", [2, 5, 8, 11])
-@pytest.mark.parametrize("count_of_segments", [2, 3, 7, 16])
+@pytest.mark.parametrize(("p", "count_of_segments"), [(2, 3), (3, 16), (4, 7), (5, 2), (8, 3), (8, 16), (11, 4)])
 def test_a_segmented_message_is_reduced_and_spread(monkeypatch, p, count_of_segments):
     elements = 8 * count_of_segments + 3  # the last segments are shorter than the others
     monkeypatch.setattr(double_tree, "SEGMENT_BYTES", 16)
@@ -102,7 +101,8 @@ def test_a_segmented_message_is_reduced_and_spread(monkeypatch, p, count_of_segm
             for operator in ("all_reduce", "reduce", "broadcast")
         }
 
-    out = jax.jit(jax.vmap(fn, axis_name="r"))(x)
+    quick = {"xla_backend_optimization_level": 0}
+    out = jax.jit(jax.vmap(fn, axis_name="r"), compiler_options=quick)(x)
     np.testing.assert_array_equal(out["all_reduce"], np.broadcast_to(total, x.shape))
     np.testing.assert_array_equal(out["reduce"][root], total)
     np.testing.assert_array_equal(out["broadcast"], np.broadcast_to(x[root], x.shape))

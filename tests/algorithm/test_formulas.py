@@ -57,7 +57,9 @@ def test_a_root_changes_no_count(name, operator):
 
 
 @pytest.mark.parametrize("sizes", [(4, 2), (2, 2, 4), (3, 5)])
-@pytest.mark.parametrize("names", [("ring", "tree"), ("ring", "H-D_R"), ("tree", "H-D_R"), ("mesh", "ring"), ("pairwise", "mesh")])
+@pytest.mark.parametrize(
+    "names", [("ring", "tree"), ("ring", "H-D_R"), ("tree", "H-D_R"), ("mesh", "ring"), ("pairwise", "mesh")]
+)
 def test_steps_of_a_hierarchy(names, sizes):
     levels = tuple(registered(names[min(k, 1)]) for k in range(len(sizes)))
     algorithm, p = hierarchy(levels, sizes), int(np.prod(sizes))

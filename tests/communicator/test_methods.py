@@ -69,7 +69,7 @@ def calls(comm, p, root):
 
 @pytest.mark.parametrize(
     ("executor", "name"),
-    [("devices", "whole"), ("devices", "crossed"), ("virtual", "whole"), ("virtual", "pairs"), ("virtual", "alone")],
+    [("devices", "whole"), ("devices", "crossed"), ("virtual", "pairs"), ("virtual", "alone")],
 )
 def test_every_method_is_that_of_numpy_in_each_group(executor, name):
     comm = made(executor, name)

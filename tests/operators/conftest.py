@@ -114,7 +114,7 @@ def rows_of(operator, p, shape):
     return (p, *((p,) if operator in BLOCKED else ()), *shape)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def ranks():
     """The names above, for test modules, which cannot import this one."""
     return SimpleNamespace(

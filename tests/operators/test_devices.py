@@ -60,7 +60,8 @@ REPEATABLE = [
     (name, operator)
     for name in hccljax.algorithms()
     for operator in OPERATORS
-    if name != "hierarchical" and registered(name).supports(operator)
+    if name != "hierarchical"
+    and registered(name).supports(operator)
     # XLA's own sums are added in an order and a precision that XLA chooses for each executor.
     and (name, operator) not in (("native", "all_reduce"), ("native", "reduce_scatter"))
 ]

@@ -56,7 +56,9 @@ def test_every_pair_of_algorithms(names, sizes, ranks):
 @pytest.mark.parametrize("root", [0, 1, 15])
 @pytest.mark.parametrize("names", [("ring", "mesh", "ring"), ("mesh", "ring", "mesh")], ids="-".join)
 def test_three_tiers(names, root, ranks):
-    operators = ["broadcast", "reduce", "scatter", "gather"] + ["all_reduce", "all_gather", "reduce_scatter"] * (not root)
+    operators = ["broadcast", "reduce", "scatter", "gather"] + ["all_reduce", "all_gather", "reduce_scatter"] * (
+        not root
+    )
     text = ";".join(f"level{k}:{name}" for k, name in enumerate(names))
 
     def fn(operator, row, root):

@@ -72,16 +72,17 @@ def test_every_operator(algorithm, p, ranks):
 @pytest.mark.parametrize("p", [*range(1, 10), 12, 16, 17, 31, 64])
 def test_pairwise(p, ranks):
     x = np.arange(p * p * 2, dtype=np.int32).reshape(p, p, 2)
-    out = ranks.virtual(
-        lambda row: ranks.call("all_to_all", row, algorithm="pairwise"), x, compiler_options=QUICK
-    )
+    out = ranks.virtual(lambda row: ranks.call("all_to_all", row, algorithm="pairwise"), x, compiler_options=QUICK)
     ranks.same(out, ranks.expected("all_to_all", x))
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "H-D_R", "mesh"])
 def test_more_ranks_than_unrolled_additions(algorithm, ranks):
     x = np.random.default_rng(0).integers(-99, 99, (100, 101)).astype(np.int32)
-    ranks.same(ranks.virtual(lambda row: ranks.call("all_reduce", row, algorithm=algorithm), x), ranks.fold("sum", x)[None].repeat(100, 0))
+    ranks.same(
+        ranks.virtual(lambda row: ranks.call("all_reduce", row, algorithm=algorithm), x),
+        ranks.fold("sum", x)[None].repeat(100, 0),
+    )
 
 
 def test_results_that_are_the_same_everywhere_leave_vmap_unmapped(ranks):

@@ -38,20 +38,24 @@ def squared(collective, axes):
     return both
 
 
-@pytest.fixture(params=["checked", "unchecked", "vmap", "vmap in shard_map", "shard_map in vmap"])
+@pytest.fixture(
+    params=["checked", "unchecked", "vmap", "vmap in checked", "vmap in unchecked", "checked in vmap"],
+)
 def over_both(request, make_mesh, jit):
-    """fun of one rank's array over the axes o and i, mapped in one of five ways: [o, i, …] → [o, i, …]."""
+    """fun of one rank's array over the axes o and i, mapped in one of six ways: [o, i, …] → [o, i, …]."""
     kind = request.param
 
     def run(fun):
         if kind == "vmap":
             return jax.vmap(jax.vmap(fun, axis_name="i"), axis_name="o")
-        if kind == "vmap in shard_map":
+        if kind.startswith("vmap in"):
             rows = jax.vmap(fun, axis_name="i")
             body = lambda x: jax.tree.map(lambda out: out[None], rows(x[0]))  # noqa: E731
-            return jax.shard_map(body, mesh=make_mesh(o=OUTER), in_specs=P("o"), out_specs=P("o"))
+            return jax.shard_map(
+                body, mesh=make_mesh(o=OUTER), in_specs=P("o"), out_specs=P("o"), check_vma=kind == "vmap in checked"
+            )
         body = lambda x: jax.tree.map(lambda out: out[None, None], fun(x[0, 0]))  # noqa: E731
-        if kind == "shard_map in vmap":
+        if kind == "checked in vmap":
             row = lambda x: jax.tree.map(lambda out: out[None], fun(x[0]))  # noqa: E731
             mapped = jax.shard_map(row, mesh=make_mesh(i=INNER), in_specs=P("i"), out_specs=P("i"))
             return jax.vmap(mapped, axis_name="o")

@@ -1,6 +1,5 @@
 """Every linear collective has the values and the derivatives of its jax.lax twin, in every mode."""
 
-import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax

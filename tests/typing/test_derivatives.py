@@ -1,0 +1,151 @@
+"""Derivatives against finite differences; prod with zeros; max and min, which have none."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import hccljax
+
+AXIS, RANKS = "i", 4
+X = np.random.default_rng(7).uniform(0.5, 1.5, (RANKS, 3))
+EXTREMA = ("max", "min")
+
+
+def numeric(collective, jit):
+    def of_all(x):
+        return jax.vmap(lambda x: jnp.sin(collective(jnp.cos(x))) * (1 + jax.lax.axis_index(AXIS)), axis_name=AXIS)(x)
+
+    return jit(of_all)
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "all_gather", "reduce_scatter prod"])
+def test_first_and_second_derivatives_agree_with_finite_differences(name, jit):
+    def collective(x):
+        if name == "all_gather":
+            return hccljax.all_gather(x, AXIS)
+        if name == "reduce_scatter prod":
+            return hccljax.reduce_scatter(jnp.stack([x, x * x, x + 1, x]), AXIS, "prod")
+        return hccljax.all_reduce(x, AXIS, name)
+
+    with jax.enable_x64(True):
+        check_grads(numeric(collective, jit), (jnp.asarray(X),), order=2, modes=("fwd", "rev"), atol=1e-3, rtol=1e-3)
+
+
+DATA_WITH_ZEROS = {
+    "no zero": [[2, 3], [1, -2], [3, 1], [-1, 2]],
+    "one zero": [[2, 3], [0, -2], [3, 1], [-1, 0]],
+    "two zeros": [[0, 3], [1, 0], [0, 1], [-1, 0]],
+    "only zeros": [[0, 0]] * 4,
+}
+
+
+def product_gradients(x, weights):
+    """(gradient, Hessian [p, n, q]) of Σ_r w_r Π_s x_sn, by leaving ranks out."""
+    p = x.shape[0]
+    gradient = np.stack([np.delete(x, s, 0).prod(0) for s in range(p)]) * weights.sum()
+    hessian = np.zeros((p, x.shape[1], p))
+    for s in range(p):
+        for t in range(p):
+            if s != t:
+                hessian[s, :, t] = np.delete(x, [s, t], 0).prod(0) * weights.sum()
+    return gradient, hessian
+
+
+@pytest.mark.parametrize("kind", DATA_WITH_ZEROS)
+def test_prod_has_right_derivatives_whatever_is_zero(mode, kind, jit):
+    x = np.array(DATA_WITH_ZEROS[kind], np.float32)
+    weights = np.arange(1, RANKS + 1, dtype=np.float32)
+    mapped = mode.map(lambda x: hccljax.all_reduce(x, AXIS, "prod"))
+
+    def loss(x):
+        return jnp.sum(mapped(x) * weights[:, None])
+
+    tangent = np.arange(8, dtype=np.float32).reshape(RANKS, 2) - 3
+
+    @jit
+    def found(x):
+        return mapped(x), jax.jvp(jax.grad(loss), (x,), (tangent,)), jax.jvp(mapped, (x,), (tangent,))[1]
+
+    value, (gradient, second), forward = found(x)
+    expected, hessian = product_gradients(x, weights)
+    np.testing.assert_array_equal(value, np.broadcast_to(x.prod(0), x.shape))
+    np.testing.assert_array_equal(gradient, expected)
+    np.testing.assert_array_equal(second, np.einsum("snt,tn->sn", hessian, tangent))
+    others = expected / weights.sum()
+    np.testing.assert_array_equal(forward, np.broadcast_to((others * tangent).sum(0), x.shape))
+
+
+def test_prod_scattered_and_reduced_to_a_root_have_derivatives_too(mode, jit):
+    x = np.random.default_rng(1).integers(-2, 3, (RANKS, RANKS, 2)).astype(np.float32)
+
+    def on_rank(x):
+        weight = jax.lax.axis_index(AXIS).astype(x.dtype) + 1
+        scattered = lambda x: jnp.sum(hccljax.reduce_scatter(x, AXIS, "prod") * weight)  # noqa: E731
+        rooted = lambda x: jnp.sum(hccljax.reduce(x, AXIS, "prod", 2) * weight)  # noqa: E731
+        return jax.grad(scattered)(x), jax.grad(rooted)(x)
+
+    others = np.stack([np.delete(x, s, 0).prod(0) for s in range(RANKS)])
+    scattered, rooted = jit(mode.map(on_rank))(x)
+    np.testing.assert_array_equal(scattered, others * np.arange(1, RANKS + 1)[:, None])
+    np.testing.assert_array_equal(rooted, others * 3)
+
+
+@pytest.mark.parametrize("op", EXTREMA)
+def test_max_and_min_have_no_derivative_and_say_what_to_do(mode, op):
+    x = X.astype(np.float32)
+    total = lambda x: hccljax.all_reduce(x, AXIS, op)  # noqa: E731
+    transformations = [
+        mode.map(jax.grad(lambda x: jnp.sum(total(x)))),
+        mode.map(lambda x: jax.jvp(total, (x,), (x,))[1]),
+        mode.map(jax.jacfwd(total)),
+        mode.map(jax.vmap(jax.grad(total))),
+        jax.grad(lambda x: jnp.sum(mode.map(total)(x))),
+        mode.map(jax.grad(lambda x: jnp.sum(hccljax.reduce(x, AXIS, op)))),
+        mode.map(jax.grad(lambda x: jnp.sum(hccljax.reduce_scatter(jnp.stack([x] * RANKS), AXIS, op)))),
+    ]
+    for transformed in transformations:
+        with pytest.raises(hccljax.DerivativeError, match=rf"op='{op}'.*jax\.lax\.stop_gradient"):
+            jax.eval_shape(transformed, x)
+
+
+@pytest.mark.parametrize("op", EXTREMA)
+def test_a_stopped_gradient_passes_max_and_min(mode, op, jit):
+    """The stable softmax: what is subtracted does not matter, so its gradient may be stopped."""
+    x = np.random.default_rng(2).integers(-3, 4, (RANKS, 3)).astype(np.float32)
+
+    def on_rank(x):
+        def loss(x):
+            return jnp.sum((x - hccljax.all_reduce(jax.lax.stop_gradient(x), AXIS, op)) ** 2)
+
+        return jax.value_and_grad(loss)(x), jax.jvp(loss, (x,), (x,))[1]
+
+    (value, gradient), tangent = jit(mode.map(on_rank))(x)
+    difference = x - (x.max(0) if op == "max" else x.min(0))
+    np.testing.assert_array_equal(value, (difference**2).sum(1))
+    np.testing.assert_array_equal(gradient, 2 * difference)
+    np.testing.assert_array_equal(tangent, (2 * difference * x).sum(1))
+
+
+@pytest.mark.parametrize("op", EXTREMA)
+def test_an_integer_operand_passes_max_and_min_under_the_gradient_of_another(mode, op, jit):
+    count = np.array([3, 1, 4, 2], np.int32)
+    x = np.arange(4, dtype=np.float32)
+
+    def on_rank(x, count):
+        return jax.grad(lambda x: x * x * hccljax.all_reduce(count, AXIS, op).astype(jnp.float32))(x)
+
+    gradient = jit(mode.map(on_rank))(x, count)
+    np.testing.assert_array_equal(gradient, 2 * x * (4 if op == "max" else 1))
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "prod", "max", "min"])
+def test_a_function_that_ignores_the_operand_has_zero_gradient(mode, op, jit):
+    def on_rank(x):
+        fixed = jnp.ones_like(x) * 2
+        return jax.grad(lambda y: jnp.sum(y * hccljax.all_reduce(fixed * jax.lax.axis_index(AXIS), AXIS, op)))(x)
+
+    gradient = jit(mode.map(on_rank))(X.astype(np.float32))
+    expected = {"sum": 12, "mean": 3, "prod": 0, "max": 6, "min": 0}[op]
+    np.testing.assert_array_equal(gradient, np.full_like(X, expected))
