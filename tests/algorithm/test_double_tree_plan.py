@@ -82,6 +82,7 @@ def test_as_many_rounds_as_the_busiest_end_has_edges():
 
 def test_segments_by_size(monkeypatch):
     monkeypatch.setattr(double_tree, "SEGMENT_BYTES", 100)
+    monkeypatch.setattr(double_tree, "MOST_SEGMENTS", 16)
     assert [double_tree.segments(n) for n in (0, 1, 399, 400, 600, 100_000)] == [1, 1, 1, 2, 3, 16]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import hccljax
 from hccljax.algorithm import base, registered
+from hccljax.schedule import count
 
 AXIS = "r"
 X = np.arange(20, dtype=np.float32).reshape(5, 4)
@@ -82,7 +83,7 @@ def test_the_gradient_communicates_by_the_algorithm_too():
     def fn(row):
         return jax.grad(lambda x: (hccljax.all_reduce(x, AXIS, algorithm="mine") ** 2).sum())(row)
 
-    assert hccljax.schedule.count(fn, X[0], axis_sizes={AXIS: 5}).steps == 2 * 4
+    assert count(fn, X[0], axis_sizes={AXIS: 5}).steps == 2 * 4
 
 
 def test_it_explains_itself():

@@ -70,7 +70,7 @@ def test_other_ops(op, ranks):
 
 
 @pytest.mark.parametrize(
-    ("operator", "dtypes"), [("all_reduce", NARROW[::2]), ("broadcast", EIGHT_BITS + ["bool", "complex64"])]
+    ("operator", "dtypes"), [("all_reduce", NARROW[::2]), ("broadcast", [*EIGHT_BITS, "bool", "complex64"])]
 )
 def test_on_devices(operator, dtypes, ranks):
     through(operator, "sum", dtypes, ranks, lambda fn, x: ranks.devices(fn, x, P))

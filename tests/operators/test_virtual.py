@@ -44,7 +44,7 @@ def all_calls(algorithm, p, ranks):
     for i, operator in enumerate(OPERATORS):
         if not registered(algorithm).supports(operator):
             continue
-        roots = (0, 1, p - 1) if operator in ranks.rooted and p in (12, 17) else ((0, 1, p - 1)[p % 3],)
+        roots = (0, 1, p - 1) if operator in ranks.rooted and p == 12 else ((0, 1, p - 1)[p % 3],)
         for k, root in enumerate(roots):
             op = "sum" if algorithm == "native" and operator == "reduce_scatter" else ops[(p + i + k) % len(ops)]
             calls.append((operator, op, root))

@@ -23,13 +23,13 @@ SUMMED = sum(2 * x.T @ (x @ W) for x in DATA)
 VALUES = np.array([np.sum((x @ W) ** 2) for x in DATA])
 
 
-def mapped(fun, mode, make_mesh, out_specs=P()):
+def mapped(fun, mode, make_mesh):
     """fun(parameters, data of this rank) with one result for all ranks."""
     if mode == "vmap":
         return jax.vmap(fun, in_axes=(None, 0), out_axes=None, axis_name=AXIS)
     body = lambda w, x: fun(w, x[0])  # noqa: E731
     mesh, specs = make_mesh(i=RANKS), (P(), P(AXIS))
-    return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=mode == "checked")
+    return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=mode == "checked")
 
 
 def test_grad_then_all_reduce_counts_every_rank_twice_where_types_are_checked_and_warns(make_mesh):

@@ -21,32 +21,33 @@ def every_collective(x):
         "sum": total,
         "mean": lambda x: total(x, "mean"),
         "prod": lambda x: total(x, "prod"),
-        "tree": lambda x: hccljax.all_reduce(x, AXIS, algorithm="tree"),
-        "H-D_R": lambda x: hccljax.all_reduce(x, AXIS, algorithm="H-D_R"),
-        "mesh": lambda x: hccljax.all_reduce(x, AXIS, algorithm="mesh"),
-        "double_tree": lambda x: hccljax.all_reduce(x, AXIS, algorithm="double_tree"),
-        "hierarchy": lambda x: hccljax.all_reduce(x, AXIS, algorithm="level0:ring;level1:tree", topology="2x2"),
         "all_gather": lambda x: hccljax.all_gather(x, AXIS),
         "all_gather replicated": lambda x: hccljax.all_gather(x, AXIS, to="invarying", tiled=True),
-        "reduce_scatter": lambda x: hccljax.reduce_scatter(x, AXIS),
         "reduce_scatter mean": lambda x: hccljax.reduce_scatter(x, AXIS, "mean", tiled=True),
         "broadcast": lambda x: hccljax.broadcast(x, AXIS, 1),
         "reduce": lambda x: hccljax.reduce(x, AXIS, root=2),
         "scatter": lambda x: hccljax.scatter(x, AXIS, 1),
         "gather": lambda x: hccljax.gather(x, AXIS, 2),
         "all_to_all": lambda x: hccljax.all_to_all(x, AXIS, 0, 0),
-        "all_to_all mesh": lambda x: hccljax.all_to_all(x, AXIS, 0, 1, algorithm="mesh"),
         "send_recv": lambda x: hccljax.send_recv(x, AXIS, [(0, 1), (1, 3)]),
-        "batch_send_recv": lambda x: hccljax.batch_send_recv([(x, [(0, 1)]), (x, [(3, 0)])], AXIS)[1],
         "barrier": lambda x: hccljax.barrier(x, AXIS),
         "groups": lambda x: hccljax.all_reduce(x, hccljax.Group(AXIS, [[0, 3], [2, 1]])),
+    }
+    algorithms = {
+        "tree": lambda x: hccljax.all_reduce(x, AXIS, algorithm="tree"),
+        "H-D_R": lambda x: hccljax.all_reduce(x, AXIS, algorithm="H-D_R"),
+        "mesh": lambda x: hccljax.all_reduce(x, AXIS, algorithm="mesh"),
+        "double_tree": lambda x: hccljax.broadcast(x, AXIS, 1, algorithm="double_tree"),
+        "hierarchy": lambda x: hccljax.all_reduce(x, AXIS, algorithm="level0:ring;level1:tree", topology="2x2"),
+        "all_to_all mesh": lambda x: hccljax.all_to_all(x, AXIS, 0, 1, algorithm="mesh"),
+        "batch_send_recv": lambda x: hccljax.batch_send_recv([(x, [(0, 1)]), (x, [(3, 0)])], AXIS)[1],
         "accumulated": lambda x: hccljax.all_reduce(x, AXIS, accumulate_dtype=x.dtype),
     }
     loss = lambda collective: lambda x: jnp.sum(lax.square(collective(x)))  # noqa: E731
     return {
-        "values": {name: collective(x) for name, collective in linear.items()},
+        "values": {name: collective(x) for name, collective in (linear | algorithms).items()},
         "gradients": {name: jax.grad(loss(collective))(x) for name, collective in linear.items()},
-        "tangents": {name: jax.jvp(collective, (x,), (x,))[1] for name, collective in linear.items()},
+        "second order": jax.hessian(loss(total))(x),
         "integers": {op: total(lax.convert_element_type(x, jnp.int32), op) for op in OPS},
         "halves": {op: total(lax.convert_element_type(x, jnp.bfloat16), op) for op in OPS},
         "extrema": (total(x, "max"), total(x, "min"), hccljax.reduce_scatter(x, AXIS, "max")),
@@ -54,35 +55,27 @@ def every_collective(x):
     }
 
 
-STRICT = {
-    "no dtype promotion": lambda: jax.numpy_dtype_promotion("strict"),
-    "no rank promotion": lambda: jax.numpy_rank_promotion("raise"),
-    "64 bits": lambda: jax.enable_x64(True),
-    "32 bits": lambda: jax.enable_x64(False),
-}
-
-
 @contextlib.contextmanager
-def jaxpr_checks():
+def strict(bits):
+    """No dtype promotion, no rank promotion, every jaxpr checked."""
     before = jax.config.jax_enable_checks
     jax.config.update("jax_enable_checks", True)
     try:
-        yield
+        with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.enable_x64(bits == 64):
+            yield
     finally:
         jax.config.update("jax_enable_checks", before)
 
 
-@pytest.mark.parametrize("setting", [*STRICT, "jaxpr checks"])
-def test_every_collective_and_gradient_lowers_under_a_strict_setting(mode, setting):
-    with STRICT[setting]() if setting in STRICT else jaxpr_checks():
-        x = jnp.ones((RANKS, RANKS, 2), jnp.float32)
-        jax.jit(mode.map(every_collective)).lower(x)
+@pytest.mark.parametrize("bits", [32, 64])
+def test_every_collective_and_gradient_lowers_under_strict_settings(mode, bits):
+    with strict(bits):
+        jax.jit(mode.map(every_collective)).lower(jnp.ones((RANKS, RANKS, 2), f"float{bits}"))
 
 
-def test_under_all_strict_settings_at_once(make_mode):
-    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.enable_x64(True), jaxpr_checks():
-        for mode in ("checked", "vmap"):
-            jax.jit(make_mode(mode).map(every_collective)).lower(jnp.ones((RANKS, RANKS, 2), jnp.float64))
+def test_every_collective_and_gradient_lowers_with_32_bit_data_where_64_bits_are_enabled(make_mode):
+    with strict(64):
+        jax.jit(make_mode("checked").map(every_collective)).lower(jnp.ones((RANKS, RANKS, 2), jnp.float32))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int64", "complex128"])
