@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -155,6 +156,10 @@ def unsupported(algorithm: Algorithm, operator: str) -> UnsupportedError:
     )
 
 
+RESERVED = ("hierarchical", "fullmesh", "NA", "null")
+"""Words that ``algorithm=`` and HCCL_ALGO understand in another way."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _REGISTRY: dict[str, Algorithm] = {}
 
 
@@ -162,10 +167,15 @@ def register(algorithm: Algorithm) -> Algorithm:
     """Makes an algorithm known under its name, for ``algorithm=`` and HCCL_ALGO; returns it.
 
     Raises:
-      ArgumentError: another algorithm has the name already.
+      ArgumentError: another algorithm has the name already, or HCCL_ALGO could not say it.
     """
     if not isinstance(algorithm, Algorithm):
         raise ArgumentError(f"register got {shown(algorithm)}: expected an hccljax.Algorithm")
+    if algorithm.name in RESERVED or not _NAME.fullmatch(algorithm.name):
+        raise ArgumentError(
+            f"an algorithm cannot be registered as {shown(algorithm.name)}, which HCCL_ALGO reads otherwise; expected "
+            f"letters, digits, '_', '-' and '.', and none of {', '.join(RESERVED)}: choose another name"
+        )
     known = _REGISTRY.get(algorithm.name)
     if known is not None and known != algorithm:
         raise ArgumentError(f"an algorithm named {algorithm.name!r} is registered already: choose another name")

@@ -39,7 +39,15 @@ def without_varying(aval: Aval, axes: Sequence[str]) -> Aval:
 
 def is_checked(axis: str) -> bool:
     """True inside a ``shard_map`` that checks replication types over axis; False if unchecked or mapped by vmap."""
-    return axis in varying(lax.axis_index(axis))
+    return axis in jax.sharding.get_abstract_mesh().manual_axes and axis in varying(lax.axis_index(axis))
+
+
+def falsely_varying(index: jax.Array) -> frozenset[str]:
+    """Axes over which an axis index is typed as varying although vmap maps them.
+
+    In a loop body under vmap inside a checked shard_map, JAX (0.10.2) types ``axis_index`` of the vmap's axis so.
+    """
+    return varying(index) - frozenset(jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def checked_axes(axes: Sequence[str]) -> tuple[str, ...]:

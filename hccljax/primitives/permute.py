@@ -15,6 +15,7 @@ from jax import lax
 
 from hccljax.layout import Layout, Pair, Pairs, Pattern, Shift, whole
 from hccljax.primitives import compat
+from hccljax.primitives.replication import axis_index
 
 
 def permute(x: jax.Array, *, axes: tuple[str, ...], layout: Layout, pattern: Pattern, label: str) -> jax.Array:
@@ -35,9 +36,9 @@ def axis_pairs(axes: tuple[str, ...], layout: Layout, pattern: Pattern) -> tuple
 
 def flat_index(axes: tuple[str, ...]) -> jax.Array:
     """This device's index along axes, flattened in the order given: int32 scalar."""
-    index = lax.axis_index(axes[0])
+    index = axis_index(axes[0])
     for axis in axes[1:]:
-        index = index * np.int32(lax.axis_size(axis)) + lax.axis_index(axis)
+        index = index * np.int32(lax.axis_size(axis)) + axis_index(axis)
     return index
 
 

@@ -26,6 +26,12 @@ def vary(x: jax.Array, axes: Sequence[str]) -> jax.Array:
     return lax.pcast(x, axes, to="varying") if axes else x
 
 
+def axis_index(axis: str) -> jax.Array:
+    """``lax.axis_index`` with the type that the axis has: int32 scalar."""
+    index = lax.axis_index(axis)
+    return invariant(index, tuple(compat.falsely_varying(index)))
+
+
 def _abstract(aval: Any, *, axes: tuple[str, ...]) -> Any:
     return compat.without_varying(aval, axes)
 

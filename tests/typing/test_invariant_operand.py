@@ -60,6 +60,11 @@ def test_what_does_not_count_ranks_does_not_warn(make_mesh, op):
     np.testing.assert_array_equal(total, W)
 
 
+def test_the_mean_of_the_drop_in_module_does_not_warn(make_mesh):
+    total = jax.jit(of_replicated(lambda w: hccljax.lax.pmean(w, AXIS), make_mesh))(W)
+    np.testing.assert_array_equal(total, W)
+
+
 @pytest.mark.parametrize("op", ["sum", "prod"])
 def test_an_operand_that_varies_does_not_warn(mode, op):
     jax.eval_shape(mode.map(lambda w: hccljax.all_reduce(w, AXIS, op)), np.stack([W] * RANKS))
