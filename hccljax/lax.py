@@ -82,6 +82,10 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
 
 def pmean(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
     """``jax.lax.pmean``: the mean over a mapped axis, on every rank; arguments and errors as for ``psum``."""
+    names, positions = _axes(axis_name, axis_index_groups)
+    traced = [leaf for leaf in jax.tree.leaves(x) if isinstance(leaf, jax.core.Tracer)]
+    if names and not positions and traced and not any(set(names) & unreduced(leaf) for leaf in traced):
+        return _reduce(x, "mean", names, positions, axis_index_groups)
     total = psum(x, axis_name, axis_index_groups=axis_index_groups)
     size = psum(1, axis_name, axis_index_groups=axis_index_groups)
     return jax.tree.map(lambda leaf: leaf / size, total)

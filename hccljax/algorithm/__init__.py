@@ -4,7 +4,7 @@ from hccljax.algorithm import double_tree, halving_doubling, mesh, native, pairw
 from hccljax.algorithm.base import Algorithm, algorithms, register, registered, run
 from hccljax.algorithm.hierarchical import hierarchy
 
-# Importing a module registers its algorithm; this is the order in which they are listed.
+# Importing a module registers its algorithm.
 BUILT_IN = (ring, tree, double_tree, halving_doubling, mesh, pairwise, native)
 
 __all__ = ["Algorithm", "algorithms", "hierarchy", "register", "registered", "run"]

@@ -164,11 +164,12 @@ def reduce(
 
 def _typed(x: jax.Array, run: Run, op: str, accumulate_dtype: Any, this: Request) -> jax.Array:
     """The typed result of one leaf, for every op."""
+    wide = None if accumulate_dtype is None else _wider(accumulate_dtype, x)
     if op in ("max", "min"):
         return extremum(x, run)
-    if accumulate_dtype is not None:
+    if wide is not None:
         divides = op == "mean" and not jnp.issubdtype(x.dtype, jnp.integer)
-        run = replace(run, algorithm=accumulating(run.algorithm, _wider(accumulate_dtype, x), divides))
+        run = replace(run, algorithm=accumulating(run.algorithm, wide, divides))
         op = "sum" if divides else op
     if op == "prod":
         spread = replace(run, operator="all_gather", op=None, algorithm=_able(run.algorithm, "all_gather"))
@@ -190,7 +191,8 @@ def _wider(dtype: Any, x: jax.Array) -> str:
         wide = jnp.dtype(dtype)
     except TypeError:
         raise DtypeError(f"accumulate_dtype={shown(dtype)}: expected a dtype, such as jnp.float32") from None
-    if jnp.promote_types(wide, x.dtype) != wide:
+    kinds = [jnp.issubdtype(dtype, jnp.integer) for dtype in (wide, x.dtype)]
+    if jnp.promote_types(wide, x.dtype) != wide or kinds[0] != kinds[1]:
         raise DtypeError(
             f"accumulate_dtype={wide} does not hold every {x.dtype}; expected {x.dtype} or a wider dtype of its kind"
         )

@@ -10,6 +10,7 @@ from hccljax import lax
 
 AXIS, RANKS = "i", 4
 GROUPS = [[2, 0], [1, 3]]
+RING = [(r, (r + 1) % RANKS) for r in range(RANKS)]
 X = np.random.default_rng(1).integers(-4, 5, (RANKS, RANKS, 2)).astype(np.float32)
 
 
@@ -62,7 +63,7 @@ def test_trees_are_mapped_leaf_by_leaf(on_ranks, mode, close):
         return [
             [
                 module.psum(tree, AXIS), module.pmean(tree, AXIS), module.pmax(tree, AXIS),
-                module.all_gather(tree, AXIS), module.ppermute(tree, AXIS, [(r, (r + 1) % RANKS) for r in range(RANKS)]),
+                module.all_gather(tree, AXIS), module.ppermute(tree, AXIS, RING),
             ]
             for module in (lax, jax.lax)
         ]  # fmt: skip

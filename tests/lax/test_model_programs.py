@@ -170,15 +170,20 @@ def test_a_pipeline_of_stages(agree, mode, normal):
     np.testing.assert_allclose(out, np.stack([whole] * RANKS), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("jacobian", ["jacfwd", "jacrev", "hessian"])
-def test_jacobians_through_psum_under_a_jitted_vmap(close, normal, jacobian):
-    def function(lax, x):
-        return jnp.sin(lax.psum(x**3, AXIS)) * (1 + lax.axis_index(AXIS))
+def test_jacobians_and_the_hessian_through_psum(agree, normal):
+    def program(lax, x):
+        function = lambda x: jnp.sin(lax.psum(x**3, AXIS)) * (1 + lax.axis_index(AXIS))  # noqa: E731
+        total = lambda x: jnp.sum(function(x) ** 2)  # noqa: E731
+        return jax.jacfwd(function)(x), jax.jacrev(function)(x), jax.hessian(total)(x)
 
-    def found(module):
-        inside = jax.vmap(getattr(jax, jacobian)(lambda x: function(module, x)), axis_name=AXIS)
-        outside = getattr(jax, jacobian)(jax.vmap(lambda x: function(module, x), axis_name=AXIS))
-        return jax.jit(lambda x: (inside(x), outside(x), jax.vmap(inside)(jnp.stack([x, 2 * x]))))(x)
+    agree(program, normal(RANKS, 2) / 2)
+
+
+@pytest.mark.parametrize("jacobian", ["jacfwd", "jacrev"])
+def test_jacobians_of_a_vmap_with_a_psum_in_it(close, normal, jacobian):
+    def found(lax):
+        rows = jax.vmap(lambda x: jnp.sin(lax.psum(x**3, AXIS)) * (1 + lax.axis_index(AXIS)), axis_name=AXIS)
+        return jax.jit(getattr(jax, jacobian)(rows))(x)
 
     x = normal(RANKS, 2)
-    close(found(hccljax.lax), found(jax.lax), rtol=1e-4, atol=1e-4)
+    close(found(hccljax.lax), found(jax.lax))

@@ -29,11 +29,10 @@ def test_the_collectives_are_what_the_module_says_it_defines():
     assert sorted(lax.__all__) == sorted(COLLECTIVES)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in dir(jax.lax) if not name.startswith("_") and name not in COLLECTIVES]
-)
-def test_every_other_name_is_passed_through(name):
-    assert getattr(lax, name) is getattr(jax.lax, name)
+def test_every_other_name_is_passed_through():
+    others = [name for name in dir(jax.lax) if not name.startswith("__") and name not in COLLECTIVES]
+    assert {"scan", "fori_loop", "cond", "axis_index", "axis_size", "pcast", "stop_gradient"} <= set(others)
+    assert [name for name in others if getattr(lax, name) is not getattr(jax.lax, name)] == []
 
 
 def test_dir_lists_everything():

@@ -18,11 +18,6 @@ def on_root(x):
     return jnp.where(lax.axis_index(AXIS) == ROOT, x, jnp.zeros_like(x))
 
 
-def own_tile(x):
-    size = x.shape[1] // P
-    return lax.dynamic_slice_in_dim(x, lax.axis_index(AXIS) * size, size, 1)
-
-
 def received(x):
     """The twin of a partial send_recv; lax.ppermute under vmap takes full permutations only."""
     source = jnp.array([-1, 3, 0, 2])[lax.axis_index(AXIS)]
@@ -68,30 +63,15 @@ EVERY_OTHER = {
         lambda x: on_root(lax.psum(x, AXIS)),
         (5,),
     ),
-    "reduce mean": (
-        lambda x: hccljax.reduce(x, AXIS, "mean", ROOT, algorithm="ring"),
-        lambda x: on_root(lax.pmean(x, AXIS)),
-        (2, 3),
-    ),
     "scatter": (
         lambda x: hccljax.scatter(x, AXIS, ROOT, algorithm="ring"),
         lambda x: from_root(x)[lax.axis_index(AXIS)],
         (4, 1),
     ),
-    "scatter tiled": (
-        lambda x: hccljax.scatter(x, AXIS, ROOT, scatter_dimension=1, tiled=True, algorithm="ring"),
-        lambda x: own_tile(from_root(x)),
-        (1, 8),
-    ),
     "gather": (
         lambda x: hccljax.gather(x, AXIS, ROOT, axis=1, algorithm="ring"),
         lambda x: on_root(lax.all_gather(x, AXIS, axis=1)),
         (3,),
-    ),
-    "gather tiled": (
-        lambda x: hccljax.gather(x, AXIS, ROOT, tiled=True, algorithm="ring"),
-        lambda x: on_root(lax.all_gather(x, AXIS, tiled=True)),
-        (2, 2),
     ),
     "all_to_all to another axis": (
         lambda x: hccljax.all_to_all(x, AXIS, 0, 1, algorithm="pairwise"),

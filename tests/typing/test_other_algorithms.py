@@ -12,7 +12,7 @@ TWO_SERVERS = {"algorithm": "level0:ring;level1:tree", "topology": "2x4"}
 TREES = ("all_reduce", "broadcast", "reduce")
 RUNS = {
     "tree": (4, {"algorithm": "tree"}, TREES),
-    "double_tree": (4, {"algorithm": "double_tree"}, ("all_reduce", "broadcast")),
+    "double_tree": (4, {"algorithm": "double_tree"}, ("broadcast",)),
     "H-D_R": (4, {"algorithm": "H-D_R"}, ("all_reduce", "all_gather", "scatter")),
     "mesh": (4, {"algorithm": "mesh"}, ("all_reduce", "all_gather", "broadcast", "scatter", "all_to_all")),
     "native": (4, {"algorithm": "native"}, ("all_reduce", "all_gather", "reduce_scatter")),

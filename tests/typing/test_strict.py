@@ -67,10 +67,10 @@ def strict(bits):
         jax.config.update("jax_enable_checks", before)
 
 
-@pytest.mark.parametrize("bits", [32, 64])
-def test_every_collective_and_gradient_lowers_under_strict_settings(mode, bits):
+@pytest.mark.parametrize(("name", "bits"), [("checked", 32), ("checked", 64), ("unchecked", 64), ("vmap", 32)])
+def test_every_collective_and_gradient_lowers_under_strict_settings(make_mode, name, bits):
     with strict(bits):
-        jax.jit(mode.map(every_collective)).lower(jnp.ones((RANKS, RANKS, 2), f"float{bits}"))
+        jax.jit(make_mode(name).map(every_collective)).lower(jnp.ones((RANKS, RANKS, 2), f"float{bits}"))
 
 
 def test_every_collective_and_gradient_lowers_with_32_bit_data_where_64_bits_are_enabled(make_mode):
