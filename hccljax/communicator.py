@@ -50,7 +50,8 @@ class Communicator:
         Args:
           size: the number of ranks; None takes all devices.
           executor: ``"devices"`` runs one rank on each device (``shard_map``), ``"virtual"`` all ranks on one device
-            (``vmap``), ``"auto"`` takes devices where there are enough. Results are the same to the last bit (but for ``native``).
+            (``vmap``), ``"auto"`` takes devices where there are enough. Results are the same to the last bit, except
+            those of ``native``.
           algorithm: for every collective that names none itself; it beats HCCL_ALGO.
           topology: the tiers, such as ``"4x8"`` for 4 servers of 8 ranks.
           devices: the devices to use, in rank order; None is ``jax.devices()``.

@@ -1,5 +1,6 @@
 """Every linear collective has the values and the derivatives of its jax.lax twin, in every mode."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
@@ -143,3 +144,16 @@ def test_all_to_all_has_the_values_of_lax(mode, data, same, jit):
         )
 
     same(*jit(mode.map(both))(x))
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "broadcast"])
+def test_without_jit(mode, name, data, same):
+    ours, twin, shape = THE_FOUR[name]
+    xs = data((P, *shape), seed=3)
+
+    def eagerly(collective):
+        mapped = mode.map(collective)
+        out, pull = jax.vjp(mapped, xs)
+        return out, pull(out), jax.linearize(mapped, xs)[1](xs + 1), jax.jvp(mapped, (xs,), (xs + 2,))
+
+    same(eagerly(ours), eagerly(twin))
