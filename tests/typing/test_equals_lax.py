@@ -146,14 +146,14 @@ def test_all_to_all_has_the_values_of_lax(mode, data, same, jit):
     same(*jit(mode.map(both))(x))
 
 
-@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "broadcast"])
-def test_without_jit(mode, name, data, same):
-    ours, twin, shape = THE_FOUR[name]
+def test_without_jit(mode, data, same):
+    """One collective only: every operation of an eager shard_map is compiled on its own."""
+    ours, twin, shape = THE_FOUR["all_reduce"]
     xs = data((P, *shape), seed=3)
 
     def eagerly(collective):
         mapped = mode.map(collective)
         out, pull = jax.vjp(mapped, xs)
-        return out, pull(out), jax.linearize(mapped, xs)[1](xs + 1), jax.jvp(mapped, (xs,), (xs + 2,))
+        return out, pull(out), jax.jvp(mapped, (xs,), (xs + 1,))
 
     same(eagerly(ours), eagerly(twin))
