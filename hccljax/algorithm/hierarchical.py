@@ -68,9 +68,7 @@ def hierarchy(levels: Levels, sizes: tuple[int, ...]) -> Algorithm:
 
 def serves(algorithm: Algorithm, operator: str, top: bool) -> bool:
     """True if the algorithm can do its part of operator on a level (top: the outermost one)."""
-    if not top and operator in AROUND and all(algorithm.supports(part) for part in AROUND[operator]):
-        return True
-    return algorithm.supports(operator)
+    return (not top and operator in AROUND and _wraps(algorithm, operator)) or algorithm.supports(operator)
 
 
 def _wraps(algorithm: Algorithm, operator: str) -> bool:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from hccljax.primitives import compat
+from hccljax.primitives.permute import rows
 
 Function = Callable[[jax.Array], jax.Array]
 
@@ -73,12 +73,6 @@ def _shape_of(fun: Direction, aval: Any) -> Any:
     return jax.make_jaxpr(fun)(aval).out_avals[0]
 
 
-def _mapped_operand(x: jax.Array, dim: int | None, size: int) -> jax.Array:
-    if dim is None:
-        return jnp.broadcast_to(x[None], (size, *x.shape))
-    return jnp.moveaxis(x, dim, 0)
-
-
 def _finish(out: jax.Array, direction: Direction, name: Any) -> tuple[jax.Array, int | None]:
     """A result replicated over the axis just mapped leaves unbatched, as jax.lax's collectives do."""
     return (out[0], None) if name in direction.replicated else (out, 0)
@@ -91,7 +85,7 @@ def _linear_batch(
     named = axis in forward.axes or axis in transposed.axes
     if not named and dim is None:
         return linear_call(x, forward, transposed, name), None
-    x = _mapped_operand(x, dim, size)
+    x = rows(x, dim, size)
     out = linear_call(x, forward.mapped(axis, size, named), transposed.mapped(axis, size, named), name)
     return _finish(out, forward, axis)
 
@@ -111,7 +105,7 @@ def _reduce_batch(axis: Any, size: int, args: Any, dims: Any, *, forward: Direct
     named = axis in forward.axes
     if not named and dim is None:
         return reduce_call(x, forward, derivative, name), None
-    x = _mapped_operand(x, dim, size)
+    x = rows(x, dim, size)
     mapped = _Mapped(derivative, axis if named else None, size)
     return _finish(reduce_call(x, forward.mapped(axis, size, named), mapped, name), forward, axis)
 

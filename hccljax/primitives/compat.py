@@ -105,8 +105,3 @@ def set_jvp(primitive: Primitive, rule: Callable[..., Any], transpose: Callable[
 def dense(tangent: Any) -> Any:
     """A tangent or cotangent as an array, symbolic zeros written out."""
     return ad.instantiate_zeros(tangent)
-
-
-def is_zero(tangent: Any) -> bool:
-    """True for a symbolic zero."""
-    return isinstance(tangent, ad.Zero)
