@@ -36,18 +36,6 @@ def communicator(**options):
     return hccljax.Communicator(P, executor="virtual", **options)
 
 
-def error_of(call, kind):
-    with pytest.raises(HcclError) as caught:
-        call()
-    assert type(caught.value) is kind, f"{type(caught.value).__name__}: {caught.value}"
-    return str(caught.value)
-
-
-def helps(message):
-    """The message says what would have been right."""
-    return re.search(r"expected|; use |; pass |choose another|put the second|belongs to exactly one", message)
-
-
 # What the classes are
 
 
@@ -235,7 +223,7 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("mistake", ARGUMENTS)
-def test_a_bad_argument_is_named_with_what_was_expected(mistake):
+def test_a_bad_argument_is_named_with_what_was_expected(mistake, error_of, helps):
     call, *says = ARGUMENTS[mistake]
     message = error_of(lambda: traced(call), ArgumentError)
     assert message.startswith("EI0003: ")
@@ -280,7 +268,7 @@ SETUPS = {
 
 
 @pytest.mark.parametrize("mistake", SETUPS)
-def test_a_bad_setup_is_named_with_what_was_expected(mistake):
+def test_a_bad_setup_is_named_with_what_was_expected(mistake, error_of, helps):
     call, *says = SETUPS[mistake]
     message = error_of(call, ArgumentError)
     assert message.startswith("EI0003: ")
@@ -305,7 +293,7 @@ def test_a_bad_setup_is_named_with_what_was_expected(mistake):
         (HUGE, "zzz"),
     ],
 )
-def test_an_axis_name_that_is_not_mapped_is_refused(axis_name, says):
+def test_an_axis_name_that_is_not_mapped_is_refused(axis_name, says, error_of, helps):
     message = error_of(lambda: traced(lambda x: hccljax.all_reduce(x, axis_name)), AxisError)
     assert message.startswith("EI0003: ")
     assert re.search(says, message)
@@ -316,12 +304,12 @@ def test_an_axis_name_that_is_not_mapped_is_refused(axis_name, says):
 @pytest.mark.parametrize(
     "name", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "scatter", "gather"]
 )
-def test_a_collective_outside_of_a_mapped_function_says_where_it_belongs(name):
+def test_a_collective_outside_of_a_mapped_function_says_where_it_belongs(name, error_of):
     message = error_of(lambda: getattr(hccljax, name)(jnp.ones(4), "rank"), AxisError)
     assert all(part in message for part in ("'rank'", "jax.shard_map", "jax.vmap(axis_name=…)", "hccljax.Communicator"))
 
 
-def test_a_group_cannot_be_counted_outside_of_a_mapped_function():
+def test_a_group_cannot_be_counted_outside_of_a_mapped_function(error_of):
     assert "'rank' is not mapped here" in error_of(lambda: hccljax.explain("all_reduce", 8, Group("rank")), AxisError)
 
 
@@ -343,7 +331,7 @@ def test_a_group_cannot_be_counted_outside_of_a_mapped_function():
         ),
     ],
 )
-def test_a_dtype_without_meaning_is_refused(call, says):
+def test_a_dtype_without_meaning_is_refused(call, says, error_of):
     message = error_of(lambda: traced(call), DtypeError)
     assert message.startswith("EI0003: ")
     assert all(part in message for part in says), message
@@ -353,7 +341,7 @@ def test_a_dtype_without_meaning_is_refused(call, says):
 
 
 @pytest.mark.parametrize("name", ["broadcast", "reduce", "scatter", "gather"])
-def test_native_says_which_algorithms_have_the_operator(name):
+def test_native_says_which_algorithms_have_the_operator(name, error_of):
     message = error_of(
         lambda: traced(lambda x: getattr(hccljax, name)(x, "rank", algorithm="native")), UnsupportedError
     )
@@ -361,13 +349,13 @@ def test_native_says_which_algorithms_have_the_operator(name):
     assert "ring" in message.split("expected one of")[1]
 
 
-def test_native_has_no_product():
+def test_native_has_no_product(error_of):
     call = lambda x: hccljax.all_reduce(x, "rank", "prod", algorithm="native")  # noqa: E731
     assert "sum, mean, max or min" in error_of(lambda: traced(call), UnsupportedError)
 
 
 @pytest.mark.parametrize("op", ["max", "min"])
-def test_an_extremum_has_no_derivative(op):
+def test_an_extremum_has_no_derivative(op, error_of):
     loss = jax.grad(lambda x: hccljax.all_reduce(x, "rank", op).sum())
     message = error_of(lambda: traced(loss), DerivativeError)
     assert op in message
@@ -395,6 +383,6 @@ def test_an_extremum_has_no_derivative(op):
     ],
     ids=["op", "algorithm", "topology", "digits", "root", "axis", "to", "pair", "batch", "group", "ranks", "empty"],
 )
-def test_a_huge_value_is_shortened_in_the_message(call):
+def test_a_huge_value_is_shortened_in_the_message(call, error_of):
     message = error_of(lambda: traced(call), ArgumentError)
     assert len(message) < 1000

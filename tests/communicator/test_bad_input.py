@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hccljax
-from hccljax import ArgumentError, HcclError
+from hccljax import ArgumentError
 
 P = 4
 ROWS = jnp.arange(P * P * 2.0).reshape(P, P, 2)
@@ -15,18 +15,6 @@ ROWS = jnp.arange(P * P * 2.0).reshape(P, P, 2)
 
 def communicator(**options):
     return hccljax.Communicator(P, executor="virtual", **options)
-
-
-def error_of(call, kind):
-    with pytest.raises(HcclError) as caught:
-        call()
-    assert type(caught.value) is kind, f"{type(caught.value).__name__}: {caught.value}"
-    return str(caught.value)
-
-
-def helps(message):
-    """The message says what would have been right."""
-    return re.search(r"expected|; use |choose another|belongs to exactly one", message)
 
 
 # (what is called, what the message has to say)
@@ -67,7 +55,7 @@ SETUPS = {
 
 
 @pytest.mark.parametrize("mistake", SETUPS)
-def test_a_bad_setup_is_named_with_what_was_expected(mistake):
+def test_a_bad_setup_is_named_with_what_was_expected(mistake, error_of, helps):
     call, *says = SETUPS[mistake]
     message = error_of(call, ArgumentError)
     assert message.startswith("EI0003: ")
@@ -75,7 +63,7 @@ def test_a_bad_setup_is_named_with_what_was_expected(mistake):
     assert helps(message), message
 
 
-def test_a_float_root_is_refused_even_after_the_equal_int_was_used():
+def test_a_float_root_is_refused_even_after_the_equal_int_was_used(error_of):
     comm = communicator()
     np.testing.assert_array_equal(comm.broadcast(ROWS, 1), np.broadcast_to(ROWS[1], ROWS.shape))
     assert "root=1.0" in error_of(lambda: comm.broadcast(ROWS, 1.0), ArgumentError)

@@ -7,6 +7,7 @@ import pytest
 from hccljax import Communicator
 from hccljax.algorithm import registered
 
+pytestmark = pytest.mark.usefixtures("usual_compiler")
 P = 8
 ROWS = np.random.default_rng(2).standard_normal((P, P, 5)).astype(np.float32)
 ALGORITHMS = ("ring", "tree", "double_tree", "H-D_R", "mesh")

@@ -4,20 +4,7 @@ import re
 
 import pytest
 
-from hccljax import ArgumentError, Group, HcclError
-
-
-def error_of(call, kind):
-    with pytest.raises(HcclError) as caught:
-        call()
-    assert type(caught.value) is kind, f"{type(caught.value).__name__}: {caught.value}"
-    return str(caught.value)
-
-
-def helps(message):
-    """The message says what would have been right."""
-    return re.search(r"expected|; use |choose another|belongs to exactly one", message)
-
+from hccljax import ArgumentError, Group
 
 # (what is called, what the message has to say)
 GROUPS = {
@@ -40,7 +27,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("mistake", GROUPS)
-def test_a_bad_group_is_named_with_what_was_expected(mistake):
+def test_a_bad_group_is_named_with_what_was_expected(mistake, error_of, helps):
     call, *says = GROUPS[mistake]
     message = error_of(call, ArgumentError)
     assert message.startswith("EI0003: ")

@@ -13,12 +13,6 @@ from jax.sharding import PartitionSpec as P
 
 AXIS = "i"
 MODES = ("checked", "unchecked", "vmap")
-# A quarter of the compile time; these programs run once.
-QUICK = {
-    "xla_backend_optimization_level": 0,
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_cpu_parallel_codegen_split_count": 1,
-}
 
 
 def run_on_ranks(fun: Callable[..., Any], mode: str, *rows: Any) -> Any:
@@ -33,7 +27,7 @@ def run_on_ranks(fun: Callable[..., Any], mode: str, *rows: Any) -> Any:
             return jax.tree.map(lambda out: out[None], fun(*jax.tree.map(lambda row: row[0], local)))
 
         mapped = jax.shard_map(body, mesh=mesh, in_specs=P(AXIS), out_specs=P(AXIS), check_vma=mode == "checked")
-    return jax.jit(mapped, compiler_options=QUICK)(*rows)
+    return jax.jit(mapped)(*rows)
 
 
 @pytest.fixture

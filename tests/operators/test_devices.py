@@ -67,6 +67,7 @@ REPEATABLE = [
 ]
 
 
+@pytest.mark.usefixtures("usual_compiler")
 @pytest.mark.parametrize("p", [3, 8])
 @pytest.mark.parametrize(("algorithm", "operator"), REPEATABLE)
 def test_devices_and_virtual_ranks_agree_to_the_last_bit(algorithm, operator, p, ranks):
@@ -87,6 +88,7 @@ def test_devices_and_virtual_ranks_agree_to_the_last_bit(algorithm, operator, p,
         assert (error <= p * jnp.finfo(dtype).eps * size).all(), dtype
 
 
+@pytest.mark.usefixtures("usual_compiler")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_the_executors_of_a_communicator_agree_to_the_last_bit(dtype, ranks):
     x = np.random.default_rng(0).standard_normal((6, 11)).astype(jnp.dtype(dtype))

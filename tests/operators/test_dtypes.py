@@ -21,7 +21,6 @@ WIDE = ["int64", "uint64", "float64", "complex128"]
 EIGHT_BITS = ["float8_e4m3fn", "float8_e5m2"]
 MOVING = ["all_gather", "broadcast", "scatter", "gather", "all_to_all"]
 ORDERED = ("max", "min")
-QUICK = {"xla_backend_optimization_level": 0}
 
 
 def numbers(dtype, shape):
@@ -51,22 +50,22 @@ def test_narrow_dtypes(operator, ranks):
         "sum",
         NARROW + (EIGHT_BITS if operator in MOVING else []),
         ranks,
-        partial(ranks.virtual, compiler_options=QUICK),
+        ranks.virtual,
     )
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_wide_dtypes(operator, ranks):
     with jax.enable_x64(True):
-        through(operator, "sum", WIDE, ranks, partial(ranks.virtual, compiler_options=QUICK))
+        through(operator, "sum", WIDE, ranks, ranks.virtual)
 
 
 @pytest.mark.parametrize("op", ["prod", "max", "min", "mean"])
 def test_other_ops(op, ranks):
     dtypes = [dtype for dtype in NARROW if op not in ORDERED or dtype != "complex64"]
-    through("all_reduce", op, dtypes, ranks, partial(ranks.virtual, compiler_options=QUICK))
+    through("all_reduce", op, dtypes, ranks, ranks.virtual)
     with jax.enable_x64(True):
-        through("reduce_scatter", op, WIDE[:3], ranks, partial(ranks.virtual, compiler_options=QUICK))
+        through("reduce_scatter", op, WIDE[:3], ranks, ranks.virtual)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +125,7 @@ def test_integers_wrap_as_in_numpy(algorithm, ranks):
     dtypes = ("int8", "uint8", "int16", "int32", "uint32") if algorithm == "mesh" else ("int8", "uint32")
     x = {d: rng.integers(np.iinfo(d).min, np.iinfo(d).max, (P, 5), endpoint=True).astype(d) for d in dtypes}
     for op in ("sum", "prod"):
-        out = ranks.virtual(
-            lambda rows, op=op: ranks.call("all_reduce", rows, op, algorithm=algorithm), x, compiler_options=QUICK
-        )
+        out = ranks.virtual(lambda rows, op=op: ranks.call("all_reduce", rows, op, algorithm=algorithm), x)
         for dtype in x:
             equal(out[dtype], ranks.expected("all_reduce", x[dtype], op), (op, dtype))
 

@@ -13,7 +13,6 @@ from hccljax.algorithm.base import OPERATORS
 from hccljax.group import Group
 from hccljax.reduction import reduction
 
-QUICK = {"xla_backend_optimization_level": 0}
 LEVELS = ["ring", "tree", "double_tree", "H-D_R", "mesh"]
 PAIRS = [*product(LEVELS, LEVELS), ("pairwise", "pairwise"), ("mesh", "pairwise"), ("pairwise", "mesh")]
 
@@ -50,7 +49,7 @@ def test_every_pair_of_algorithms(names, sizes, ranks):
         return run(algorithm, operator, row, group, reduction("sum"), root)
 
     root = (0, 1, p - 1)[turn % 3]
-    checked(ranks, fn, operators, p, root, lambda fn, x: ranks.virtual(fn, x, compiler_options=QUICK))
+    checked(ranks, fn, operators, p, root, ranks.virtual)
 
 
 @pytest.mark.parametrize("root", [0, 1, 15])
@@ -64,7 +63,7 @@ def test_three_tiers(names, root, ranks):
     def fn(operator, row, root):
         return ranks.call(operator, row, root=root, algorithm=text, topology="2x2x4")
 
-    checked(ranks, fn, operators, 16, root, lambda fn, x: ranks.virtual(fn, x, compiler_options=QUICK))
+    checked(ranks, fn, operators, 16, root, ranks.virtual)
 
 
 def test_all_to_all_on_three_tiers(ranks):

@@ -15,7 +15,6 @@ import hccljax
 from hccljax.algorithm import registered
 from hccljax.algorithm.base import OPERATORS
 
-QUICK = {"xla_backend_optimization_level": 0}
 # jax.lax has no groups under vmap, and so has "native".
 PAIRS = [
     (name, operator)
@@ -45,9 +44,7 @@ def test_every_group_is_served_as_numpy_would(ranks, pair, groups, shape, dtype,
     root = data.draw(st.integers(0, p - 1), label="root")
     x = np.random.default_rng(0).integers(0, 4, (n, *ranks.rows_of(operator, p, shape)[1:])).astype(jnp.dtype(dtype))
     group = hccljax.Group(ranks.axis, groups)
-    out = ranks.virtual(
-        lambda row: ranks.call(operator, row, op, root, axis=group, algorithm=algorithm), x, compiler_options=QUICK
-    )
+    out = ranks.virtual(lambda row: ranks.call(operator, row, op, root, axis=group, algorithm=algorithm), x)
     for members in groups:
         ranks.same(out[list(members)], ranks.expected(operator, x[list(members)], op, root), members)
 
@@ -75,9 +72,7 @@ def test_axes_and_tiles_are_those_of_jax_lax(ranks, operator, p, shape, tiled, d
         arguments = {name: axis % len(shape)}
     x = np.arange(p * np.prod(shape, dtype=int), dtype=np.int32).reshape(p, *shape)
     ours = partial(getattr(hccljax, operator), **arguments, tiled=tiled, algorithm=algorithm)
-    one, two = (
-        ranks.virtual(lambda row, f=f: f(row, axis_name=ranks.axis), x, compiler_options=QUICK) for f in (ours, twin)
-    )
+    one, two = (ranks.virtual(lambda row, f=f: f(row, axis_name=ranks.axis), x) for f in (ours, twin))
     ranks.same(one, two)
 
 

@@ -12,6 +12,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 import hccljax
 
+pytestmark = pytest.mark.usefixtures("usual_compiler")
 NATIVE = {"algorithm": "native"}
 ROWS = PartitionSpec("r")
 SAME = PartitionSpec()

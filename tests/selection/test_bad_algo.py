@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import hccljax
-from hccljax import HcclError, SettingError
+from hccljax import SettingError
 
 P = 4
 ROWS = jnp.arange(P * P * 2.0).reshape(P, P, 2)
@@ -13,13 +13,6 @@ ROWS = jnp.arange(P * P * 2.0).reshape(P, P, 2)
 
 def _traced(function):
     return jax.eval_shape(jax.vmap(function, axis_name="rank"), ROWS)
-
-
-def _error_of(call):
-    with pytest.raises(HcclError) as caught:
-        call()
-    assert type(caught.value) is SettingError
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +27,7 @@ def _error_of(call):
         ("z" * 100_000, ("100000 characters",)),
     ],
 )
-def test_a_malformed_hccl_algo_is_refused_by_every_collective(monkeypatch, text, says):
+def test_a_malformed_hccl_algo_is_refused_by_every_collective(monkeypatch, text, says, error_of):
     monkeypatch.setenv("HCCL_ALGO", text)
     calls = [
         lambda: _traced(lambda x: hccljax.all_reduce(x, "rank")),
@@ -44,7 +37,7 @@ def test_a_malformed_hccl_algo_is_refused_by_every_collective(monkeypatch, text,
         lambda: hccljax.Communicator(P, executor="virtual").broadcast(ROWS),
     ]
     for call in calls:
-        message = _error_of(call)
+        message = error_of(call, SettingError)
         assert message.startswith("EI0001: HCCL_ALGO")
         assert all(part in message for part in says), message
         assert "expected" in message

@@ -41,7 +41,7 @@ def squared(collective, axes):
 @pytest.fixture(
     params=["checked", "unchecked", "vmap", "vmap in checked", "vmap in unchecked", "checked in vmap"],
 )
-def over_both(request, make_mesh, jit):
+def over_both(request, make_mesh):
     """fun of one rank's array over the axes o and i, mapped in one of six ways: [o, i, …] → [o, i, …]."""
     kind = request.param
 
@@ -62,7 +62,7 @@ def over_both(request, make_mesh, jit):
         mesh, spec = make_mesh(o=OUTER, i=INNER), P("o", "i")
         return jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=kind == "checked")
 
-    return lambda fun: jit(run(fun))
+    return lambda fun: jax.jit(run(fun))
 
 
 LINEAR = {
@@ -124,7 +124,7 @@ def test_ranks_of_a_tuple_are_numbered_in_the_order_given(over_both, axes):
 
 
 @both_orders
-def test_a_tuple_of_axes_means_what_it_means_to_lax(make_mesh, same, axes, jit):
+def test_a_tuple_of_axes_means_what_it_means_to_lax(make_mesh, same, axes):
     def ours(x):
         return (
             hccljax.all_gather(x, axes), hccljax.reduce_scatter(x, axes), hccljax.all_to_all(x, axes, 0, 0),
@@ -141,10 +141,10 @@ def test_a_tuple_of_axes_means_what_it_means_to_lax(make_mesh, same, axes, jit):
         return jax.tree.map(lambda out: out[None, None], (ours(x[0, 0]), twins(x[0, 0])))
 
     mesh, spec = make_mesh(o=OUTER, i=INNER), P("o", "i")
-    same(*jit(jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec))(X))
+    same(*jax.jit(jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec))(X))
 
 
-def test_lax_ppermute_numbers_ranks_in_mesh_order_and_send_recv_in_the_order_given(make_mesh, jit):
+def test_lax_ppermute_numbers_ranks_in_mesh_order_and_send_recv_in_the_order_given(make_mesh):
     """If this fails, JAX has changed: ``mesh_order`` in hccljax and what its documentation says go with it."""
     axes, pairs = ("i", "o"), [(r, (r + 1) % RANKS) for r in range(RANKS)]
 
@@ -153,7 +153,7 @@ def test_lax_ppermute_numbers_ranks_in_mesh_order_and_send_recv_in_the_order_giv
 
     mesh, spec = make_mesh(o=OUTER, i=INNER), P("o", "i")
     numbers = np.arange(RANKS, dtype=np.int32).reshape(OUTER, INNER)
-    by_lax, ours = jit(jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec))(numbers)
+    by_lax, ours = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec))(numbers)
     np.testing.assert_array_equal(by_lax, unranked(np.roll(ranked(numbers, ("o", "i")), 1), ("o", "i")))
     np.testing.assert_array_equal(ours, unranked(np.roll(ranked(numbers, axes), 1), axes))
 
@@ -179,32 +179,32 @@ def test_one_axis_of_a_bigger_mesh(over_both, axis):
     np.testing.assert_array_equal(gradient, np.broadcast_to(weighted, X.shape))
 
 
-def test_the_result_over_one_axis_still_varies_over_the_other(make_mesh, jit):
+def test_the_result_over_one_axis_still_varies_over_the_other(make_mesh):
     mesh = make_mesh(o=OUTER, i=INNER)
 
     def total(out_specs):
         fun = lambda x: hccljax.all_reduce(x[0, 0], "i")  # noqa: E731
         return jax.shard_map(lambda x: fun(x)[None], mesh=mesh, in_specs=P("o", "i"), out_specs=out_specs)
 
-    np.testing.assert_array_equal(jit(total(P("o")))(X), X.sum(1))
+    np.testing.assert_array_equal(jax.jit(total(P("o")))(X), X.sum(1))
     with pytest.raises(ValueError, match=r"out_specs.*replicat"):
         jax.eval_shape(total(P()), X)
 
 
-def test_a_replicated_result_over_a_tuple_of_vmap_and_shard_map(make_mesh, jit):
+def test_a_replicated_result_over_a_tuple_of_vmap_and_shard_map(make_mesh):
     """The sum is one array for both axes: it leaves vmap by out_axes=None and shard_map by P()."""
 
     def body(x):
         return jax.vmap(lambda x: hccljax.all_reduce(x, ("o", "i")), axis_name="i", out_axes=None)(x[0])
 
     mapped = jax.shard_map(body, mesh=make_mesh(o=OUTER), in_specs=P("o"), out_specs=P())
-    np.testing.assert_array_equal(jit(mapped)(X), X.sum((0, 1)))
-    gradient = jit(jax.grad(lambda x: jnp.sum(mapped(x) ** 2)))(X)
+    np.testing.assert_array_equal(jax.jit(mapped)(X), X.sum((0, 1)))
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(mapped(x) ** 2)))(X)
     np.testing.assert_array_equal(gradient, np.broadcast_to(2 * X.sum((0, 1)), X.shape))
 
 
 @pytest.mark.parametrize("checked", [True, False], ids=["checked", "unchecked"])
-def test_a_shard_map_that_is_manual_over_one_axis_only(make_mesh, checked, jit):
+def test_a_shard_map_that_is_manual_over_one_axis_only(make_mesh, checked):
     mesh = make_mesh(o=OUTER, i=INNER)
 
     def body(x):
@@ -219,7 +219,7 @@ def test_a_shard_map_that_is_manual_over_one_axis_only(make_mesh, checked, jit):
         lambda x: (lambda total, gathered, gradient: (total, gathered[None], gradient[None]))(*body(x[0])),
         mesh=mesh, axis_names={"i"}, in_specs=P("i"), out_specs=out_specs, check_vma=checked,
     )  # fmt: skip
-    total, gathered, gradient = jit(mapped)(rows)
+    total, gathered, gradient = jax.jit(mapped)(rows)
     np.testing.assert_array_equal(total, rows.sum(0))
     np.testing.assert_array_equal(gathered, np.broadcast_to(rows, (INNER, *rows.shape)))
     np.testing.assert_array_equal(gradient, np.broadcast_to(rows.sum(0) * 2 * 10, rows.shape))

@@ -46,16 +46,16 @@ def test_grad_then_all_reduce_is_right_where_types_are_not_checked(make_mesh, mo
 
 @pytest.mark.parametrize("mode", ["checked", "unchecked", "vmap"])
 @pytest.mark.parametrize("op", ["sum", "mean"])
-def test_value_and_grad_is_right_everywhere(make_mesh, mode, op, jit):
+def test_value_and_grad_is_right_everywhere(make_mesh, mode, op):
     scale = 1 if op == "sum" else 1 / RANKS
     reduced = mapped(hccljax.value_and_grad(loss, AXIS, op=op), mode, make_mesh)
-    value, gradient = jit(reduced)(W, DATA)
+    value, gradient = jax.jit(reduced)(W, DATA)
     np.testing.assert_array_equal(value, VALUES.sum() * scale)
     np.testing.assert_array_equal(gradient, SUMMED * scale)
 
 
 @pytest.mark.parametrize("mode", ["checked", "unchecked", "vmap"])
-def test_aux_argnums_and_keyword_arguments(make_mesh, mode, jit):
+def test_aux_argnums_and_keyword_arguments(make_mesh, mode):
     def with_aux(x, w, b, *, scale):
         return scale * loss(w + b, x), {"rows": jnp.float32(x.shape[0])}
 
@@ -64,7 +64,7 @@ def test_aux_argnums_and_keyword_arguments(make_mesh, mode, jit):
         (value, aux), gradients = grad(x, w, jnp.zeros_like(w), scale=2.0)
         return value, aux, gradients
 
-    value, aux, (of_w, of_b) = jit(mapped(on_rank, mode, make_mesh))(W, DATA)
+    value, aux, (of_w, of_b) = jax.jit(mapped(on_rank, mode, make_mesh))(W, DATA)
     assert aux == {"rows": 5.0}
     np.testing.assert_array_equal(value, 2 * VALUES.sum())
     np.testing.assert_array_equal(of_w, 2 * SUMMED)
@@ -107,7 +107,7 @@ def test_the_jaxpr_of_the_gradient_names_our_collectives_and_no_psum(make_mesh):
     assert not [name for name in names if name.startswith("psum")]
 
 
-def test_a_second_derivative_through_the_helper(make_mesh, jit):
+def test_a_second_derivative_through_the_helper(make_mesh):
     """The Hessian of a quadratic loss, by forward mode over the reduced gradient."""
     hessian = sum(2 * x.T @ x for x in DATA)
 
@@ -116,4 +116,4 @@ def test_a_second_derivative_through_the_helper(make_mesh, jit):
         return jax.jacfwd(gradient)(w)
 
     for mode in ("checked", "unchecked", "vmap"):
-        np.testing.assert_array_equal(jit(mapped(on_rank, mode, make_mesh))(W, DATA), hessian, err_msg=mode)
+        np.testing.assert_array_equal(jax.jit(mapped(on_rank, mode, make_mesh))(W, DATA), hessian, err_msg=mode)

@@ -48,7 +48,7 @@ def product_gradients(x, weights):
     return gradient, hessian
 
 
-def test_prod_has_right_derivatives_whatever_is_zero(mode, jit):
+def test_prod_has_right_derivatives_whatever_is_zero(mode):
     x = WITH_ZEROS
     weights = np.arange(1, RANKS + 1, dtype=np.float32)
     mapped = mode.map(lambda x: hccljax.all_reduce(x, AXIS, "prod"))
@@ -71,7 +71,7 @@ def test_prod_has_right_derivatives_whatever_is_zero(mode, jit):
     np.testing.assert_array_equal(forward, np.broadcast_to((others * tangent).sum(0), x.shape))
 
 
-def test_prod_scattered_and_reduced_to_a_root_have_derivatives_too(mode, jit):
+def test_prod_scattered_and_reduced_to_a_root_have_derivatives_too(mode):
     x = np.random.default_rng(1).integers(-2, 3, (RANKS, RANKS, 2)).astype(np.float32)
 
     def on_rank(x):
@@ -81,7 +81,7 @@ def test_prod_scattered_and_reduced_to_a_root_have_derivatives_too(mode, jit):
         return jax.grad(scattered)(x), jax.grad(rooted)(x)
 
     others = np.stack([np.delete(x, s, 0).prod(0) for s in range(RANKS)])
-    scattered, rooted = jit(mode.map(on_rank))(x)
+    scattered, rooted = jax.jit(mode.map(on_rank))(x)
     np.testing.assert_array_equal(scattered, others * np.arange(1, RANKS + 1)[:, None])
     np.testing.assert_array_equal(rooted, others * 3)
 
@@ -105,7 +105,7 @@ def test_max_and_min_have_no_derivative_and_say_what_to_do(mode, op):
 
 
 @pytest.mark.parametrize("op", EXTREMA)
-def test_a_stopped_gradient_passes_max_and_min(mode, op, jit):
+def test_a_stopped_gradient_passes_max_and_min(mode, op):
     """The stable softmax: what is subtracted does not matter, so its gradient may be stopped."""
     x = np.random.default_rng(2).integers(-3, 4, (RANKS, 3)).astype(np.float32)
 
@@ -115,7 +115,7 @@ def test_a_stopped_gradient_passes_max_and_min(mode, op, jit):
 
         return jax.value_and_grad(loss)(x), jax.jvp(loss, (x,), (x,))[1]
 
-    (value, gradient), tangent = jit(mode.map(on_rank))(x)
+    (value, gradient), tangent = jax.jit(mode.map(on_rank))(x)
     difference = x - (x.max(0) if op == "max" else x.min(0))
     np.testing.assert_array_equal(value, (difference**2).sum(1))
     np.testing.assert_array_equal(gradient, 2 * difference)
@@ -123,23 +123,23 @@ def test_a_stopped_gradient_passes_max_and_min(mode, op, jit):
 
 
 @pytest.mark.parametrize("op", EXTREMA)
-def test_an_integer_operand_passes_max_and_min_under_the_gradient_of_another(mode, op, jit):
+def test_an_integer_operand_passes_max_and_min_under_the_gradient_of_another(mode, op):
     count = np.array([3, 1, 4, 2], np.int32)
     x = np.arange(4, dtype=np.float32)
 
     def on_rank(x, count):
         return jax.grad(lambda x: x * x * hccljax.all_reduce(count, AXIS, op).astype(jnp.float32))(x)
 
-    gradient = jit(mode.map(on_rank))(x, count)
+    gradient = jax.jit(mode.map(on_rank))(x, count)
     np.testing.assert_array_equal(gradient, 2 * x * (4 if op == "max" else 1))
 
 
 @pytest.mark.parametrize("op", ["sum", "mean", "prod", "max", "min"])
-def test_a_function_that_ignores_the_operand_has_zero_gradient(mode, op, jit):
+def test_a_function_that_ignores_the_operand_has_zero_gradient(mode, op):
     def on_rank(x):
         fixed = jnp.ones_like(x) * 2
         return jax.grad(lambda y: jnp.sum(y * hccljax.all_reduce(fixed * jax.lax.axis_index(AXIS), AXIS, op)))(x)
 
-    gradient = jit(mode.map(on_rank))(X.astype(np.float32))
+    gradient = jax.jit(mode.map(on_rank))(X.astype(np.float32))
     expected = {"sum": 12, "mean": 3, "prod": 0, "max": 6, "min": 0}[op]
     np.testing.assert_array_equal(gradient, np.full_like(X, expected))

@@ -67,7 +67,7 @@ def gradient_by_numpy(name, x, groups):
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_values_and_gradients_in_groups(mode, partition, jit):
+def test_values_and_gradients_in_groups(mode, partition):
     groups = PARTITIONS[partition]
     x = np.tile(X, (1, 2, 1)) if len(groups) == 1 else X
     names = NAMES if len(groups) > 1 else ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_recv")
@@ -81,29 +81,29 @@ def test_values_and_gradients_in_groups(mode, partition, jit):
             found[name] = collective(x), gradient
         return found
 
-    for name, (value, gradient) in jit(mode.map(on_rank, RANKS))(x).items():
+    for name, (value, gradient) in jax.jit(mode.map(on_rank, RANKS))(x).items():
         np.testing.assert_array_equal(value, by_numpy(name, x, groups), err_msg=name)
         np.testing.assert_array_equal(gradient, gradient_by_numpy(name, x, groups), err_msg=name)
 
 
-def test_gradients_taken_outside_stay_inside_the_groups(mode, jit):
+def test_gradients_taken_outside_stay_inside_the_groups(mode):
     groups = PARTITIONS["interleaved, out of order"]
     mapped = mode.map(lambda x: hccljax.all_reduce(x, hccljax.Group(AXIS, groups)), RANKS)
     weights = np.arange(1, RANKS + 1, dtype=np.float32).reshape(RANKS, 1, 1)
-    gradient = jit(jax.grad(lambda x: jnp.sum(mapped(x) ** 2 * weights)))(X)
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(mapped(x) ** 2 * weights)))(X)
     np.testing.assert_array_equal(gradient, gradient_by_numpy("all_reduce", X, groups))
 
 
-def test_the_max_of_groups(mode, jit):
+def test_the_max_of_groups(mode):
     groups = PARTITIONS["interleaved, out of order"]
-    found = jit(mode.map(lambda x: hccljax.all_reduce(x, hccljax.Group(AXIS, groups), "max"), RANKS))(X)
+    found = jax.jit(mode.map(lambda x: hccljax.all_reduce(x, hccljax.Group(AXIS, groups), "max"), RANKS))(X)
     for members in groups:
         np.testing.assert_array_equal(found[np.array(members)], np.broadcast_to(X[members].max(0), X[members].shape))
 
 
-def test_a_partition_of_one_group_is_typed_as_replicated(mode, jit):
+def test_a_partition_of_one_group_is_typed_as_replicated(mode):
     group = hccljax.Group(AXIS, PARTITIONS["one, reversed"])
-    total, gathered, sent = jit(
+    total, gathered, sent = jax.jit(
         mode.once(
             lambda x: (
                 hccljax.all_reduce(x, group),

@@ -52,7 +52,7 @@ def collectives(p, options):
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_values_and_gradients_under_a_batch_equal_the_twins(mode, run, transformations, data, same, jit):
+def test_values_and_gradients_under_a_batch_equal_the_twins(mode, run, transformations, data, same):
     p, options, operators = RUNS[run]
     pairs = collectives(p, options)
 
@@ -63,4 +63,4 @@ def test_values_and_gradients_under_a_batch_equal_the_twins(mode, run, transform
     def both(x):
         return [{name: batched(pairs[name][k], x) for name in operators} for k in (0, 1)]
 
-    same(*jit(mode.map(both, p))(data((p, p, 1))))
+    same(*jax.jit(mode.map(both, p))(data((p, p, 1))))

@@ -35,11 +35,11 @@ DIFFERENT = {
 BY_LAX = {"sum": jax.lax.psum, "mean": jax.lax.pmean}
 
 
-def test_replicated_results_leave_as_one_array(mode, jit):
+def test_replicated_results_leave_as_one_array(mode):
     def all_of_them(x):
         return {name: collective(x) for name, (collective, _) in REPLICATED.items()}
 
-    for name, found in jit(mode.once(all_of_them))(X).items():
+    for name, found in jax.jit(mode.once(all_of_them))(X).items():
         np.testing.assert_array_equal(found, REPLICATED[name][1], err_msg=name)
 
 
@@ -72,19 +72,19 @@ def test_a_plain_all_gather_leaves_vmap_as_one_array(make_mode):
 
 
 @pytest.mark.parametrize("op", BY_LAX)
-def test_the_gradient_of_an_all_reduce_leaves_vmap_as_one_array(make_mode, same, op, jit):
+def test_the_gradient_of_an_all_reduce_leaves_vmap_as_one_array(make_mode, same, op):
     def gradients(reduce):
         def on_rank(x):
             loss = lambda x: jnp.sum(reduce(x) ** 3)  # noqa: E731
             return jax.grad(loss)(x), jax.jvp(jax.grad(loss), (x,), (x + 1,)), jax.vmap(jax.grad(loss))(x[:, None])
 
-        return jit(make_mode("vmap").once(on_rank))(X)
+        return jax.jit(make_mode("vmap").once(on_rank))(X)
 
     same(gradients(lambda x: hccljax.all_reduce(x, AXIS, op)), gradients(lambda x: BY_LAX[op](x, AXIS)))
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "broadcast", "all_gather"])
-def test_one_array_from_outside_has_the_gradient_of_what_it_is_made_of(make_mode, name, jit):
+def test_one_array_from_outside_has_the_gradient_of_what_it_is_made_of(make_mode, name):
     """In all modes but unchecked shard_map, where JAX counts P() outputs 1/p on each rank."""
     collective, value = REPLICATED[name]
     jacobian = {
@@ -95,14 +95,14 @@ def test_one_array_from_outside_has_the_gradient_of_what_it_is_made_of(make_mode
     expected = 2 * X if name == "all_gather" else np.einsum("roi,o->ri", jacobian[name], 2 * value)
     for mode in ("checked", "vmap"):
         once = make_mode(mode).once(collective)
-        gradient = jit(jax.grad(lambda x, once=once: jnp.sum(once(x) ** 2)))(X)
+        gradient = jax.jit(jax.grad(lambda x, once=once: jnp.sum(once(x) ** 2)))(X)
         np.testing.assert_array_equal(gradient, expected, err_msg=mode)
 
 
-def test_a_replicated_result_of_an_unchecked_shard_map_has_the_gradient_of_lax(make_mode, same, jit):
+def test_a_replicated_result_of_an_unchecked_shard_map_has_the_gradient_of_lax(make_mode, same):
     def gradient(collective):
         once = make_mode("unchecked").once(collective)
-        return jit(jax.grad(lambda x: jnp.sum(once(x) ** 2)))(X)
+        return jax.jit(jax.grad(lambda x: jnp.sum(once(x) ** 2)))(X)
 
     same(gradient(lambda x: hccljax.all_reduce(x, AXIS)), gradient(lambda x: jax.lax.psum(x, AXIS)))
 
@@ -128,7 +128,7 @@ def test_eager_code_cannot_branch_on_a_result_that_differs(make_mesh):
         jax.shard_map(body, mesh=make_mesh(i=RANKS), in_specs=P(AXIS), out_specs=P(AXIS))(X)
 
 
-def test_a_replicated_result_can_be_the_carry_of_a_loop(make_mode, jit):
+def test_a_replicated_result_can_be_the_carry_of_a_loop(make_mode):
     """The carry's type is fixed by its first value: a result typed as varying would not fit."""
 
     def body(x):
@@ -136,4 +136,4 @@ def test_a_replicated_result_can_be_the_carry_of_a_loop(make_mode, jit):
         return jax.lax.scan(step, jnp.zeros(3, jnp.float32), length=3)[0]
 
     for mode in ("checked", "unchecked", "vmap"):
-        np.testing.assert_array_equal(jit(make_mode(mode).once(body))(X), 3 * X.sum(0), err_msg=mode)
+        np.testing.assert_array_equal(jax.jit(make_mode(mode).once(body))(X), 3 * X.sum(0), err_msg=mode)

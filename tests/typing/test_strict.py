@@ -79,7 +79,7 @@ def test_every_collective_and_gradient_lowers_with_32_bit_data_where_64_bits_are
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int64", "complex128"])
-def test_64_bits_stay_64_bits(mode, dtype, jit):
+def test_64_bits_stay_64_bits(mode, dtype):
     exact = np.arange(1, RANKS * RANKS + 1, dtype=dtype).reshape(RANKS, RANKS) + 2**40
 
     def on_rank(x):
@@ -89,7 +89,7 @@ def test_64_bits_stay_64_bits(mode, dtype, jit):
         )  # fmt: skip
 
     with jax.enable_x64(True):
-        total, mean, gathered, scattered, exchanged = jit(mode.map(on_rank))(exact)
+        total, mean, gathered, scattered, exchanged = jax.jit(mode.map(on_rank))(exact)
     every = np.broadcast_to(exact.sum(0), exact.shape)
     np.testing.assert_array_equal(total, every, strict=True)
     np.testing.assert_array_equal(mean, every / RANKS, strict=True)
