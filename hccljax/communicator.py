@@ -16,8 +16,8 @@ from hccljax.errors import ArgumentError, shown
 from hccljax.group import Group
 from hccljax.layout import checked_pairs
 from hccljax.selection import Decision, Settings
-from hccljax.selection.choose import OfCommunicator
-from hccljax.selection.explain import explain
+from hccljax.selection.choice import OfCommunicator
+from hccljax.selection.explanation import explain
 from hccljax.topology import Topology, as_topology
 
 EXECUTORS = ("auto", "devices", "virtual")
@@ -121,10 +121,17 @@ class Communicator:
         """
         return jax.tree.map(self._put, x)
 
-    def explain(self, operator: str, nbytes: int, *, algorithm: str | Algorithm | None = None) -> Decision:
+    def explain(
+        self,
+        operator: str,
+        nbytes: int,
+        *,
+        algorithm: str | Algorithm | None = None,
+        accumulate_dtype: Any = None,
+    ) -> Decision:
         """The Decision for a message of nbytes on each rank; see ``hccljax.explain``."""
         asked = OfCommunicator(self.algorithm) if algorithm is None else algorithm
-        return explain(operator, nbytes, self.group_size, self.topology, asked)
+        return explain(operator, nbytes, self.group_size, self.topology, asked, accumulate_dtype)
 
     def all_reduce(self, x: Any, op: str = "sum", **options: Any) -> Any:
         """x [size, …] → [size, …]: every row is the reduction of its group's rows; see ``hccljax.all_reduce``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce as fold
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,8 @@ class Reduction:
     """One reduction operator, combining two arrays of the same shape and dtype.
 
     Attributes:
-      name: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"`` (a mean is a sum, divided once at the end).
+      name: ``"sum"``, ``"prod"``, ``"max"``, ``"min"``, or ``"mean"``: a sum whose owner divides before it rounds, for
+        algorithms that accumulate (any other mean is a sum, divided at the end).
       combine: the elementwise operation.
     """
 
@@ -35,7 +37,7 @@ class Reduction:
         would depend on where the communication happens to be. One explicit rounding makes executors agree.
         """
         out = self.combine(left, right)
-        if out.dtype in (jnp.bfloat16, jnp.float16) and self.name in ("sum", "prod"):
+        if out.dtype in (jnp.bfloat16, jnp.float16) and self.name not in ("max", "min"):
             info = jnp.finfo(out.dtype)
             return lax.reduce_precision(out, exponent_bits=info.nexp, mantissa_bits=info.nmant)
         return out
@@ -55,6 +57,7 @@ _REDUCTIONS = {
     name: Reduction(name, combine)
     for name, combine in (("sum", lax.add), ("prod", lax.mul), ("max", lax.max), ("min", lax.min))
 }
+MEAN = Reduction("mean", lax.add)
 OPS = ("sum", "prod", "max", "min", "mean")
 
 
@@ -81,3 +84,24 @@ def reducible(x: jax.Array, op: str) -> jax.Array:
     if x.dtype == jnp.bool_ and op in ("sum", "prod", "mean"):
         return lax.convert_element_type(x, jnp.int32)
     return x
+
+
+def accumulated_in(dtype: Any, x: jax.Array, op: str) -> str | None:
+    """accumulate_dtype by name, once it is known to hold every value of x's dtype; None if op adds nothing up."""
+    if dtype is None:
+        return None
+    wide = as_dtype(dtype)
+    kinds = [jnp.issubdtype(dtype, jnp.integer) for dtype in (wide, x.dtype)]
+    if jnp.promote_types(wide, x.dtype) != wide or kinds[0] != kinds[1]:
+        raise DtypeError(
+            f"accumulate_dtype={wide} does not hold every {x.dtype}; expected {x.dtype} or a wider dtype of its kind"
+        )
+    return None if op in ("max", "min") else wide.name
+
+
+def as_dtype(dtype: Any) -> np.dtype:
+    """accumulate_dtype as a dtype."""
+    try:
+        return jnp.dtype(dtype)
+    except TypeError:
+        raise DtypeError(f"accumulate_dtype={shown(dtype)}: expected a dtype, such as jnp.float32") from None

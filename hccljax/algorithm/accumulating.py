@@ -2,7 +2,8 @@
 
 A ring that rounds its partial sum at every hop gains nothing from a wider addition. Here every contribution travels
 unreduced to the owner of its block (one full-mesh exchange: the same bytes as any reduce_scatter); the owner adds them
-in rank order in the wider dtype and rounds once. The all_gather that follows is the chosen algorithm's.
+in rank order in the wider dtype, divides a mean, and rounds once. The all_gather that follows is the chosen
+algorithm's, if it has one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from hccljax.algorithm.base import Algorithm
@@ -18,14 +20,22 @@ from hccljax.group import Group
 from hccljax.reduction import Reduction
 
 
+def gatherer(algorithm: Algorithm) -> Algorithm:
+    """What gathers the sums of an all_reduce: the algorithm itself, or mesh if it has no all_gather."""
+    return algorithm if algorithm.supports("all_gather") else mesh
+
+
 @lru_cache(maxsize=256)
-def accumulating(algorithm: Algorithm, dtype: str, mean: bool = False) -> Algorithm:
-    """The algorithm with its reductions done by ``mesh`` in dtype; mean divides by p before the rounding."""
-    gathers = algorithm if algorithm.supports("all_gather") else mesh
+def accumulating(algorithm: Algorithm, dtype: str) -> Algorithm:
+    """The algorithm with its reductions done by ``mesh`` in dtype. A mean of integers is gathered as floats."""
+    gathers = gatherer(algorithm)
 
     def reduce_scatter(blocks: jax.Array, group: Group, op: Reduction) -> jax.Array:
         total = op.in_order(lax.convert_element_type(group.mesh_exchange(blocks), dtype))
-        return lax.convert_element_type(total / group.size if mean else total, blocks.dtype)
+        if op.name == "mean":
+            mean_dtype = (jnp.zeros((), blocks.dtype) / group.size).dtype
+            return lax.convert_element_type(total / group.size, mean_dtype)
+        return lax.convert_element_type(total, blocks.dtype)
 
     def steps(operator: str, p: int, nbytes: int) -> int:
         after = {"all_reduce": gathers.steps("all_gather", p, nbytes), "reduce": 1}
@@ -36,7 +46,7 @@ def accumulating(algorithm: Algorithm, dtype: str, mean: bool = False) -> Algori
         return (p - 1) * -(-nbytes // p) + after.get(operator, 0)
 
     return Algorithm(
-        name=f"{algorithm.name}, sums by mesh in {dtype}",
+        name=f"mesh in {dtype}, then {gathers.name}",
         source="hccljax",
         steps=steps,
         bytes_sent=bytes_sent,

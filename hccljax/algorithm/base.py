@@ -18,6 +18,9 @@ OPERATORS = (
 )  # fmt: skip
 """The operators an algorithm can have kernels for."""
 
+REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+"""Those that combine the ranks' arrays."""
+
 Kernel = Callable[..., jax.Array]
 Formula = Callable[[str, int, int], int]
 

@@ -13,8 +13,8 @@ from hccljax.collectives.typed import Run
 from hccljax.errors import InvariantOperandWarning
 from hccljax.group import AxisName, Group, as_group
 from hccljax.primitives.compat import checked_axes, varying
-from hccljax.reduction import reduction
-from hccljax.selection.choose import OfCommunicator, choose
+from hccljax.reduction import MEAN, reduction
+from hccljax.selection.choice import OfCommunicator, choose
 from hccljax.selection.notice import outside
 from hccljax.topology import Topology, as_topology
 
@@ -27,13 +27,25 @@ class Request:
     algorithm: str | Algorithm | OfCommunicator | None
     topology: Topology | None
 
-    def run(self, operator: str, x: jax.Array, op: str | None = None, root: int = 0, factor: int = 1) -> Run:
+    def run(
+        self,
+        operator: str,
+        x: jax.Array,
+        op: str | None = None,
+        root: int = 0,
+        factor: int = 1,
+        accumulate_dtype: str | None = None,
+    ) -> Run:
         """The kernel call for one leaf; its message is ``factor`` times x."""
-        p = self.group.size
-        decision = choose(operator, message_bytes(x) * factor, p, self.algorithm, self.topology or self.group.topology)
+        tiers = self.topology or self.group.topology
+        nbytes, p = message_bytes(x) * factor, self.group.size
+        decision = choose(operator, nbytes, p, self.algorithm, tiers, accumulate_dtype=accumulate_dtype)
         assert decision.record is not None
         group = self.group if decision.tiers is None else self.group.with_levels(decision.tiers)
-        return Run(operator, decision.record, group, None if op is None else reduction(op), root)
+        # An algorithm that accumulates divides a mean before it rounds it.
+        divides = op == "mean" and accumulate_dtype is not None and p > 1
+        by = MEAN if divides else None if op is None else reduction(op)
+        return Run(operator, decision.record, group, by, root)
 
 
 def request(

@@ -6,17 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from hccljax.algorithm import Algorithm, registered
-from hccljax.algorithm.accumulating import accumulating
 from hccljax.algorithm.native import native, psum_scatter
 from hccljax.collectives.leaf import canonical_axis, checked_root, map_leaves, to_blocks
-from hccljax.collectives.prepare import Request, request, warn_if_invariant
+from hccljax.collectives.prepare import request, warn_if_invariant
 from hccljax.collectives.typed import Run, extremum, linear, product
-from hccljax.errors import DtypeError, shown
 from hccljax.group import AxisName, Group
-from hccljax.reduction import reducible, reduction
+from hccljax.reduction import MEAN, accumulated_in, reducible, reduction
 from hccljax.shapes import Arrays
 from hccljax.topology import Topology
 
@@ -41,7 +38,8 @@ def all_reduce(
       algorithm: a name of ``hccljax.algorithms()``, an HCCL_ALGO text such as ``"level0:ring;level1:tree"``, or an
         Algorithm; None leaves it to HCCL_ALGO and the default policy. ``hccljax.explain`` says what runs.
       topology: the tiers for a hierarchy, such as ``"4x8"`` for 4 servers of 8 ranks.
-      accumulate_dtype: add in this wider dtype and round once to x's dtype; the wire carries x's dtype.
+      accumulate_dtype: add in this wider dtype and round once to x's dtype. The wire carries x's dtype: a mesh exchange
+        brings every contribution to the owner of its block, and ``algorithm`` gathers the sums.
 
     Returns:
       Array(s) of x's shape, typed as replicated over the axis (``out_specs=P()``) unless the Group is partitioned.
@@ -62,10 +60,10 @@ def all_reduce(
     def leaf(x: jax.Array) -> jax.Array:
         x = reducible(x, op)
         warn_if_invariant(x, this.group, op)
-        run = this.run("all_reduce", x, op)
-        if run.algorithm is native and accumulate_dtype is None:
-            return _mean(native.all_reduce(x, run.group, run.op), op, run.group)  # type: ignore[misc]
-        return _typed(x, run, op, accumulate_dtype, this)
+        run = this.run("all_reduce", x, op, accumulate_dtype=accumulated_in(accumulate_dtype, x, op))
+        if run.algorithm is native:
+            return _mean(native.all_reduce(x, run.group, run.op), op, run)  # type: ignore[misc]
+        return _typed(x, run, op)
 
     return map_leaves(leaf, x)
 
@@ -111,10 +109,10 @@ def reduce_scatter(
         x = reducible(x, op)
         dimension = canonical_axis(scatter_dimension, x.ndim, "scatter_dimension")
         blocks = to_blocks(x, dimension, this.group.size, tiled, "reduce_scatter")
-        run = this.run("reduce_scatter", x, op)
-        if run.algorithm is native and accumulate_dtype is None:
-            return _mean(psum_scatter(x, run.group, reduction(op), dimension, tiled), op, run.group)
-        return _typed(blocks, run, op, accumulate_dtype, this)
+        run = this.run("reduce_scatter", x, op, accumulate_dtype=accumulated_in(accumulate_dtype, x, op))
+        if run.algorithm is native:
+            return _mean(psum_scatter(x, run.group, reduction(op), dimension, tiled), op, run)
+        return _typed(blocks, run, op)
 
     return map_leaves(leaf, x)
 
@@ -157,43 +155,25 @@ def reduce(
 
     def leaf(x: jax.Array) -> jax.Array:
         x = reducible(x, op)
-        return _typed(x, this.run("reduce", x, op, root), op, accumulate_dtype, this)
+        return _typed(x, this.run("reduce", x, op, root, accumulate_dtype=accumulated_in(accumulate_dtype, x, op)), op)
 
     return map_leaves(leaf, x)
 
 
-def _typed(x: jax.Array, run: Run, op: str, accumulate_dtype: Any, this: Request) -> jax.Array:
+def _typed(x: jax.Array, run: Run, op: str) -> jax.Array:
     """The typed result of one leaf, for every op."""
-    wide = None if accumulate_dtype is None else _wider(accumulate_dtype, x)
     if op in ("max", "min"):
         return extremum(x, run)
-    if wide is not None:
-        divides = op == "mean" and not jnp.issubdtype(x.dtype, jnp.integer)
-        run = replace(run, algorithm=accumulating(run.algorithm, wide, divides))
-        op = "sum" if divides else op
     if op == "prod":
         spread = replace(run, operator="all_gather", op=None, algorithm=_able(run.algorithm, "all_gather"))
         return product(x, run, spread, replace(run, op=reduction("sum")))
-    return _mean(linear(x, run), op, run.group)
+    return _mean(linear(x, run), op, run)
 
 
 def _able(algorithm: Algorithm, operator: str) -> Algorithm:
     return algorithm if algorithm.supports(operator) else registered("ring")
 
 
-def _mean(total: jax.Array, op: str, group: Group) -> jax.Array:
-    return total / group.size if op == "mean" else total
-
-
-def _wider(dtype: Any, x: jax.Array) -> str:
-    """accumulate_dtype by name, once it is known to hold every value of x's dtype."""
-    try:
-        wide = jnp.dtype(dtype)
-    except TypeError:
-        raise DtypeError(f"accumulate_dtype={shown(dtype)}: expected a dtype, such as jnp.float32") from None
-    kinds = [jnp.issubdtype(dtype, jnp.integer) for dtype in (wide, x.dtype)]
-    if jnp.promote_types(wide, x.dtype) != wide or kinds[0] != kinds[1]:
-        raise DtypeError(
-            f"accumulate_dtype={wide} does not hold every {x.dtype}; expected {x.dtype} or a wider dtype of its kind"
-        )
-    return wide.name
+def _mean(total: jax.Array, op: str, run: Run) -> jax.Array:
+    """The total of all ranks as op wants it, unless the owner of each block has divided it already."""
+    return total / run.group.size if op == "mean" and run.op is not MEAN else total

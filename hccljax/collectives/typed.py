@@ -19,12 +19,13 @@ from jax import lax
 
 from hccljax.algorithm import Algorithm, registered, run
 from hccljax.algorithm.blocks import block_at, choose
+from hccljax.collectives.sharded import sharded_alike
 from hccljax.errors import DerivativeError
 from hccljax.group import Group
 from hccljax.primitives.call import Direction, linear_call, reduce_call
 from hccljax.primitives.compat import checked_axes
 from hccljax.primitives.replication import invariant, vary
-from hccljax.reduction import Reduction, reduction
+from hccljax.reduction import MEAN, Reduction, reduction
 
 TRANSPOSED = {
     "all_reduce": "all_reduce",
@@ -62,8 +63,10 @@ class Run:
         op = f" {self.op.name}" if self.op else ""
         return f"{self.operator}{op} by {self.algorithm.name}"
 
-    def transposed(self, unchecked: Group | None) -> Cotangent | Run:
+    def transposed(self, unchecked: Group | None) -> Cotangent | Run | Divided:
         """The transpose; unchecked is the group over the axes that are not checked, None if all are."""
+        if self.op is MEAN:
+            return Divided(replace(self, op=reduction("sum")).transposed(unchecked), self.group.size)
         if self.promised:
             return Cotangent(self, unchecked)
         operator = TRANSPOSED[self.operator]
@@ -100,6 +103,21 @@ class Cotangent:
         return f"transpose of {self.of!r}"
 
 
+@dataclass(frozen=True)
+class Divided:
+    """The transpose of a mean: that of the sum, of the cotangent divided by p."""
+
+    of: Cotangent | Run | Divided
+    p: int
+
+    def __call__(self, cotangent: jax.Array) -> jax.Array:
+        """The cotangent of the operand."""
+        return self.of(cotangent / self.p)
+
+    def __repr__(self) -> str:
+        return f"{self.of!r}, of 1/{self.p}"
+
+
 def linear(x: jax.Array, this: Run, replicated: bool = True) -> jax.Array:
     """this(x) as a linear call. replicated=False leaves a result that is the same everywhere typed as varying."""
     group = this.group
@@ -110,13 +128,15 @@ def linear(x: jax.Array, this: Run, replicated: bool = True) -> jax.Array:
     rest = tuple(axis for axis in group.axes if axis not in checked)
     back = this.transposed(Group(rest) if rest else None)
     everywhere = frozenset(group.axes)
-    back_same = group.is_whole and isinstance(back, Run) and back.operator in REPLICATED
-    return linear_call(
-        vary(x, group.axes),
-        Direction(this, group.axes, everywhere if same else frozenset()),
-        Direction(back, group.axes, everywhere if back_same else frozenset()),
-        this.operator,
-    )
+    back_runs = back.of if isinstance(back, Divided) else back
+    back_same = group.is_whole and isinstance(back_runs, Run) and back_runs.operator in REPLICATED
+    forward = Direction(this, group.axes, everywhere if same else frozenset())
+    backward = Direction(back, group.axes, everywhere if back_same else frozenset())
+
+    def call(x: jax.Array) -> jax.Array:
+        return linear_call(x, forward, backward, this.operator)
+
+    return sharded_alike(call, vary(x, group.axes), this.operator)
 
 
 def extremum(x: jax.Array, this: Run) -> jax.Array:
@@ -140,9 +160,12 @@ def _reduced(x: jax.Array, this: Run, derivative: _NoDerivative | _ProductRule) 
     same = this.group.is_whole and this.operator in REPLICATED
     this = replace(this, promised=checked_axes(this.group.axes)) if same else this
     forward = Direction(this, this.group.axes, frozenset(this.group.axes) if same else frozenset())
-    return reduce_call(
-        vary(x, this.group.axes), forward, derivative, f"{this.operator}_{this.op.name if this.op else ''}"
-    )
+    name = f"{this.operator}_{this.op.name if this.op else ''}"
+
+    def call(x: jax.Array) -> jax.Array:
+        return reduce_call(x, forward, derivative, name)
+
+    return sharded_alike(call, vary(x, this.group.axes), this.operator)
 
 
 @dataclass(frozen=True)
@@ -168,8 +191,4 @@ class _ProductRule:
         own = jnp.arange(values.shape[0], dtype=jnp.int32) == self.this.group.rank
         own = lax.broadcast_in_dim(own, values.shape, (0,))
         others = jnp.prod(jnp.where(own, jnp.ones_like(values), values), axis=0, dtype=values.dtype)
-        return _again(x, self), linear(others * tangent, self.total)
-
-
-def _again(x: jax.Array, rule: _ProductRule) -> jax.Array:
-    return product(x, rule.this, rule.spread, rule.total)
+        return product(x, self.this, self.spread, self.total), linear(others * tangent, self.total)

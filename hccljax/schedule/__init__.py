@@ -1,5 +1,5 @@
 """What a per-device function communicates, read from its jaxpr: nothing runs, no device is needed."""
 
-from hccljax.schedule.count import Counts, count
+from hccljax.schedule.counts import Counts, count
 
 __all__ = ["Counts", "count"]

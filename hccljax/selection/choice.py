@@ -8,6 +8,7 @@ import hccljax.selection.ranks as ranks
 from hccljax.algorithm import Algorithm, algorithms, hierarchy
 from hccljax.algorithm.hierarchical import AROUND, serves
 from hccljax.errors import ArgumentError, SettingError, shown
+from hccljax.selection.accumulation import accumulated
 from hccljax.selection.decision import Decision
 from hccljax.selection.grammar import Levels, parse_algo
 from hccljax.selection.notice import log_entry, warn_of_fallback
@@ -33,6 +34,7 @@ def choose(
     topology: Topology | None = None,
     *,
     settings: Settings | None = None,
+    accumulate_dtype: str | None = None,
 ) -> Decision:
     """The Decision for one operator on p ranks.
 
@@ -43,6 +45,7 @@ def choose(
       algorithm: what the call or else its communicator asks for; it beats HCCL_ALGO.
       topology: the tiers, for hierarchies.
       settings: the environment; None reads it now.
+      accumulate_dtype: the dtype in which contributions are to be added, by name; None is the message's own.
 
     Raises:
       ArgumentError: an unknown algorithm, or a topology of another size.
@@ -58,6 +61,8 @@ def choose(
     if topology is not None and topology.ranks != p:
         raise ArgumentError(f"topology {topology} has {topology.ranks} ranks, but the group has {p}; expected {p}")
     decision = _Case(operator, nbytes, p, topology).decide(wanted, asked_by)
+    if accumulate_dtype is not None:
+        decision = accumulated(decision, accumulate_dtype)
     warn_of_fallback(decision)
     if settings.entry_log:
         log_entry(decision)

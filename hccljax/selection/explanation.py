@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hccljax.algorithm import Algorithm
-from hccljax.algorithm.base import OPERATORS
+from hccljax.algorithm.base import OPERATORS, REDUCING
 from hccljax.errors import ArgumentError, shown
 from hccljax.group import Group
-from hccljax.selection.choose import OfCommunicator, choose
+from hccljax.reduction import as_dtype
+from hccljax.selection.choice import OfCommunicator, choose
 from hccljax.selection.decision import Decision
 from hccljax.topology import Topology, as_topology
 
@@ -17,6 +20,7 @@ def explain(
     ranks_or_group: int | Group,
     topology: str | Topology | None = None,
     algorithm: str | Algorithm | OfCommunicator | None = None,
+    accumulate_dtype: Any = None,
 ) -> Decision:
     """Which algorithm runs a collective, and why; nothing is run.
 
@@ -28,12 +32,15 @@ def explain(
       ranks_or_group: the number of ranks, or a Group (one with groups of its own, or inside shard_map or vmap).
       topology: the tiers, such as ``"4x8"`` for 4 servers of 8 ranks.
       algorithm: as the ``algorithm=`` of the collectives.
+      accumulate_dtype: as that of all_reduce, reduce_scatter and reduce.
 
     Returns:
       The Decision; ``print`` it for a text.
 
     Raises:
-      ArgumentError: an unknown operator or algorithm, or ranks that are not a positive int.
+      ArgumentError: an unknown operator or algorithm, ranks that are not a positive int, or an accumulate_dtype for an
+        operator that adds nothing up.
+      DtypeError: accumulate_dtype is no dtype.
       SettingError: a malformed HCCL_ALGO.
 
     >>> hccljax.explain("all_reduce", 1 << 20, 8).algorithm
@@ -48,4 +55,13 @@ def explain(
     tiers = as_topology(topology)
     if tiers is None and isinstance(ranks_or_group, Group):
         tiers = ranks_or_group.topology
-    return choose(operator, nbytes.__index__(), p.__index__(), algorithm, tiers)
+    wide = None if accumulate_dtype is None else _dtype_of_sums(operator, accumulate_dtype)
+    return choose(operator, nbytes.__index__(), p.__index__(), algorithm, tiers, accumulate_dtype=wide)
+
+
+def _dtype_of_sums(operator: str, dtype: Any) -> str:
+    if operator not in REDUCING:
+        raise ArgumentError(
+            f"accumulate_dtype={shown(dtype)}: {operator} adds nothing up; expected one of {', '.join(REDUCING)}"
+        )
+    return as_dtype(dtype).name

@@ -13,6 +13,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 import hccljax
 from hccljax.schedule import count
 
+pytestmark = pytest.mark.usefixtures("usual_compiler")
 ALGORITHMS = ["ring", "tree", "mesh", "H-D_R", "level0:ring;level1:tree"]
 P = 8
 X = np.random.default_rng(0).standard_normal((P, 37)).astype(np.float32) * 10
@@ -41,9 +42,7 @@ def test_equals_the_float32_sum_in_rank_order_rounded_once(algorithm, dtype, ran
             "sum": hccljax.all_reduce(row, ranks.axis, **wide),
             "mean": hccljax.all_reduce(row, ranks.axis, "mean", **wide),
             "reduce": hccljax.reduce(row, ranks.axis, root=5, **wide),
-            "blocks": hccljax.reduce_scatter(
-                row[:32], ranks.axis, tiled=True, **{**wide, **options(algorithm.replace("tree", "H-D_R"))}
-            ),
+            "blocks": hccljax.reduce_scatter(row[:32], ranks.axis, tiled=True, **wide),
         }
 
     out = ranks.virtual(fn, x)
@@ -118,6 +117,33 @@ def test_integers_wrap_once_at_the_end(ranks):
     x = np.full((P, 3), 100, np.int8)
     out = ranks.virtual(lambda row: hccljax.all_reduce(row, ranks.axis, accumulate_dtype=jnp.int32), x)
     ranks.same(out, ranks.expected("all_reduce", x))
+
+
+@pytest.mark.parametrize("operator", ["all_reduce", "reduce_scatter", "reduce"])
+def test_a_mean_of_integers_does_not_wrap(operator, ranks):
+    x = np.full(ranks.rows_of(operator, P, (3,)), 100, np.int8)
+    out = ranks.virtual(lambda row: ranks.call(operator, row, "mean", accumulate_dtype=jnp.int32), x)
+    ranks.same(out, ranks.expected(operator, x, "mean"))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_decision_says_who_adds_and_who_gathers(algorithm):
+    tiers = options(algorithm)["topology"]
+    whole = hccljax.explain("all_reduce", 4096, P, tiers, algorithm, accumulate_dtype=jnp.float32)
+    assert "accumulate_dtype=float32: a mesh exchange" in whole.reason
+    gatherer = "mesh" if "tree" in algorithm else algorithm  # trees cannot gather
+    assert f"{gatherer} gathers the sums" in whole.reason
+    assert whole.algorithm == f"mesh in float32, then {gatherer}"
+    blocks = hccljax.explain("reduce_scatter", 4096, P, tiers, algorithm, accumulate_dtype="float32")
+    # A tree has no reduce_scatter, but here it would not add anything up.
+    assert (blocks.algorithm, blocks.steps, blocks.fallback) == ("mesh in float32", 1, None)
+
+
+def test_only_what_adds_up_can_accumulate():
+    with pytest.raises(hccljax.ArgumentError, match="all_gather adds nothing up; expected one of all_reduce"):
+        hccljax.explain("all_gather", 4096, P, accumulate_dtype="float32")
+    with pytest.raises(hccljax.DtypeError, match="accumulate_dtype='f33'"):
+        hccljax.explain("reduce", 4096, P, accumulate_dtype="f33")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hccljax import ArgumentError, FallbackWarning, Topology, UnsupportedError
 from hccljax.algorithm import algorithms, registered
 from hccljax.algorithm.base import OPERATORS
 from hccljax.selection import choose, ranks
-from hccljax.selection.choose import OfCommunicator
+from hccljax.selection.choice import OfCommunicator
 from hccljax.selection.settings import Settings
 from hccljax.topology import as_topology
 

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 import hccljax
 from hccljax import FallbackWarning, Group, Topology
 from hccljax.algorithm.base import OPERATORS
-from hccljax.schedule.count import count
+from hccljax.schedule.counts import count
 from hccljax.selection import notice
 
 # The texts

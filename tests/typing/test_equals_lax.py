@@ -59,6 +59,21 @@ EVERY_OTHER = {
         lambda x: lax.psum_scatter(x, AXIS, tiled=True) / P,
         (8,),
     ),
+    "all_reduce mean, accumulating": (
+        lambda x: hccljax.all_reduce(x, AXIS, "mean", algorithm="ring", accumulate_dtype=x.dtype),
+        lambda x: lax.pmean(x, AXIS),
+        (5,),
+    ),
+    "reduce_scatter mean, accumulating": (
+        lambda x: hccljax.reduce_scatter(x, AXIS, "mean", algorithm="ring", accumulate_dtype=x.dtype),
+        lambda x: lax.psum_scatter(x, AXIS) / P,
+        (4, 1),
+    ),
+    "reduce mean, accumulating": (
+        lambda x: hccljax.reduce(x, AXIS, "mean", ROOT, algorithm="ring", accumulate_dtype=x.dtype),
+        lambda x: on_root(lax.pmean(x, AXIS)),
+        (5,),
+    ),
     "reduce": (
         lambda x: hccljax.reduce(x, AXIS, root=ROOT, algorithm="ring"),
         lambda x: on_root(lax.psum(x, AXIS)),
@@ -90,14 +105,14 @@ EVERY_OTHER = {
 
 
 @pytest.mark.parametrize("name", THE_FOUR)
-def test_every_transformation_inside_the_mapped_function(mode, name, transformations, data, same, jit):
+def test_every_transformation_inside_the_mapped_function(mode, name, transformations, data, same):
     ours, twin, shape = THE_FOUR[name]
     both = mode.map(lambda x: (transformations.inside(ours, x), transformations.inside(twin, x)))
-    same(*jit(both)(data((P, *shape))))
+    same(*jax.jit(both)(data((P, *shape))))
 
 
 @pytest.mark.parametrize("name", THE_FOUR)
-def test_every_transformation_around_the_mapped_function(mode, name, transformations, data, same, jit):
+def test_every_transformation_around_the_mapped_function(mode, name, transformations, data, same):
     ours, twin, shape = THE_FOUR[name]
 
     @jit
@@ -108,7 +123,7 @@ def test_every_transformation_around_the_mapped_function(mode, name, transformat
 
 
 @pytest.mark.parametrize("name", EVERY_OTHER)
-def test_gradients_of_both_orders_in_both_places(mode, name, transformations, data, same, jit):
+def test_gradients_of_both_orders_in_both_places(mode, name, transformations, data, same):
     ours, twin, shape = EVERY_OTHER[name]
 
     @jit
@@ -119,7 +134,7 @@ def test_gradients_of_both_orders_in_both_places(mode, name, transformations, da
 
 
 @pytest.mark.parametrize("name", ["checked", "unchecked", "vmap"])
-def test_a_replicated_all_gather(name, transformations, make_mode, data, same, jit):
+def test_a_replicated_all_gather(name, transformations, make_mode, data, same):
     """Where types are checked it is the twin's; elsewhere its gradient sums over ranks as a plain all_gather's does."""
     to = "invarying" if name == "checked" else "varying"
 
@@ -134,7 +149,7 @@ def test_a_replicated_all_gather(name, transformations, make_mode, data, same, j
     same(*both(data((P, 3))))
 
 
-def test_all_to_all_has_the_values_of_lax(mode, data, same, jit):
+def test_all_to_all_has_the_values_of_lax(mode, data, same):
     x = data((P, 4, 2))
 
     def both(x):
@@ -143,7 +158,7 @@ def test_all_to_all_has_the_values_of_lax(mode, data, same, jit):
             (lax.all_to_all(x, AXIS, 0, 1), lax.all_to_all(x, AXIS, 0, 0)),
         )
 
-    same(*jit(mode.map(both))(x))
+    same(*jax.jit(mode.map(both))(x))
 
 
 def test_without_jit(mode, data, same):
