@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hccljax.collectives.sharded import reshaped, spec_of
 from hccljax.errors import ArgumentError, DtypeError, shown
 from hccljax.group import Group
 
@@ -83,7 +84,9 @@ def to_blocks(x: jax.Array, axis: int, p: int, tiled: bool, what: str) -> jax.Ar
             f"(pass tiled=True to cut it into {p} pieces)"
         )
     if tiled:
-        x = x.reshape(*x.shape[:axis], p, size // p, *x.shape[axis + 1 :])
+        spec = spec_of(x)
+        shape = (*x.shape[:axis], p, size // p, *x.shape[axis + 1 :])
+        x = reshaped(x, shape, (*spec[:axis], None, *spec[axis:]))
     return jnp.moveaxis(x, axis, 0)
 
 
@@ -92,4 +95,6 @@ def from_blocks(blocks: jax.Array, axis: int, tiled: bool) -> jax.Array:
     out = jnp.moveaxis(blocks, 0, axis)
     if not tiled:
         return out
-    return out.reshape(*out.shape[:axis], out.shape[axis] * out.shape[axis + 1], *out.shape[axis + 2 :])
+    spec = spec_of(out)
+    shape = (*out.shape[:axis], out.shape[axis] * out.shape[axis + 1], *out.shape[axis + 2 :])
+    return reshaped(out, shape, (*spec[:axis], *spec[axis + 1 :]))

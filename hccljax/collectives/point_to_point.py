@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from hccljax.collectives.leaf import map_leaves, moving
 from hccljax.collectives.prepare import request
+from hccljax.collectives.sharded import sharded_alike
 from hccljax.collectives.typed import Run
 from hccljax.errors import ArgumentError, shown
 from hccljax.group import AxisName, Group, as_group
@@ -140,6 +141,7 @@ def barrier(x: Arrays, axis_name: AxisName | Group) -> Any:
     def leaf(x: jax.Array) -> jax.Array:
         signal = this.run("all_reduce", jnp.zeros((), jnp.int32), "max")
         wait = Direction(_Wait(signal), this.group.axes)
-        return linear_call(vary(x, this.group.axes), wait, wait, "barrier")
+        varied = vary(x, this.group.axes)
+        return sharded_alike(lambda x: linear_call(x, wait, wait, "barrier"), varied, "barrier")
 
     return map_leaves(moving(leaf), x)
