@@ -58,7 +58,7 @@ def test_prod_has_right_derivatives_whatever_is_zero(mode):
 
     tangent = jnp.arange(16, dtype=jnp.float32).reshape(RANKS, 4) - 7
 
-    @jit
+    @jax.jit
     def found(x):
         return mapped(x), jax.jvp(jax.grad(loss), (x,), (tangent,)), jax.jvp(mapped, (x,), (tangent,))[1]
 

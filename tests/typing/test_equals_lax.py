@@ -115,7 +115,7 @@ def test_every_transformation_inside_the_mapped_function(mode, name, transformat
 def test_every_transformation_around_the_mapped_function(mode, name, transformations, data, same):
     ours, twin, shape = THE_FOUR[name]
 
-    @jit
+    @jax.jit
     def both(xs):
         return transformations.outside(mode, ours, xs), transformations.outside(mode, twin, xs)
 
@@ -126,7 +126,7 @@ def test_every_transformation_around_the_mapped_function(mode, name, transformat
 def test_gradients_of_both_orders_in_both_places(mode, name, transformations, data, same):
     ours, twin, shape = EVERY_OTHER[name]
 
-    @jit
+    @jax.jit
     def both(xs):
         return transformations.some(mode, ours, xs), transformations.some(mode, twin, xs)
 
@@ -138,7 +138,7 @@ def test_a_replicated_all_gather(name, transformations, make_mode, data, same):
     """Where types are checked it is the twin's; elsewhere its gradient sums over ranks as a plain all_gather's does."""
     to = "invarying" if name == "checked" else "varying"
 
-    @jit
+    @jax.jit
     def both(xs):
         mode = make_mode(name)
         return (
