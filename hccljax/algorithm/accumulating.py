@@ -1,4 +1,4 @@
-"""Sums of 16-bit numbers in a wider dtype, with 16 bits on the wire and one rounding at the end.
+"""Sums in rank order, and of 16-bit numbers in a wider dtype with 16 bits on the wire and one rounding at the end.
 
 A ring that rounds its partial sum at every hop gains nothing from a wider addition. Here every contribution travels
 unreduced to the owner of its block (one full-mesh exchange: the same bytes as any reduce_scatter); the owner adds them
@@ -26,12 +26,16 @@ def gatherer(algorithm: Algorithm) -> Algorithm:
 
 
 @lru_cache(maxsize=256)
-def accumulating(algorithm: Algorithm, dtype: str) -> Algorithm:
-    """The algorithm with its reductions done by ``mesh`` in dtype. A mean of integers is gathered as floats."""
+def accumulating(algorithm: Algorithm, dtype: str | None) -> Algorithm:
+    """The algorithm with its reductions done by ``mesh``, in dtype or (None) in the operand's own.
+
+    A mean of integers is gathered as floats.
+    """
     gathers = gatherer(algorithm)
 
     def reduce_scatter(blocks: jax.Array, group: Group, op: Reduction) -> jax.Array:
-        total = op.in_order(lax.convert_element_type(group.mesh_exchange(blocks), dtype))
+        contributions = group.mesh_exchange(blocks)
+        total = op.in_order(contributions if dtype is None else lax.convert_element_type(contributions, dtype))
         if op.name == "mean":
             mean_dtype = (jnp.zeros((), blocks.dtype) / group.size).dtype
             return lax.convert_element_type(total / group.size, mean_dtype)
@@ -46,7 +50,7 @@ def accumulating(algorithm: Algorithm, dtype: str) -> Algorithm:
         return (p - 1) * -(-nbytes // p) + after.get(operator, 0)
 
     return Algorithm(
-        name=f"mesh in {dtype}, then {gathers.name}",
+        name=f"mesh in {dtype or 'rank order'}, then {gathers.name}",
         source="hccljax",
         steps=steps,
         bytes_sent=bytes_sent,

@@ -1,4 +1,4 @@
-"""What accumulate_dtype changes about a Decision: the sums go by mesh, and only what follows is the algorithm's."""
+"""What accumulate_dtype and HCCL_DETERMINISTIC=strict change about a Decision: who adds the contributions up."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from hccljax.algorithm.accumulating import accumulating, gatherer
 from hccljax.selection.decision import Decision
 
 
-def accumulated(decision: Decision, dtype: str) -> Decision:
-    """The decision with its contributions added by their owner, in dtype."""
+def accumulated(decision: Decision, dtype: str | None) -> Decision:
+    """The decision with its contributions added by their owner, in rank order and in dtype (None is their own)."""
     if decision.ranks == 1 or decision.record is None:
         return decision
     gathers = decision.operator == "all_reduce"
     record = accumulating(decision.record, dtype)
-    sums = f"accumulate_dtype={dtype}: a mesh exchange brings every contribution to the owner of its block"
+    asked = "HCCL_DETERMINISTIC=strict" if dtype is None else f"accumulate_dtype={dtype}"
+    sums = f"{asked}: a mesh exchange brings every contribution to the owner of its block"
     then = f"; {gatherer(decision.record).name} gathers the sums ({decision.reason})" if gathers else ""
     return replace(
         decision,
-        algorithm=record.name if gathers else f"mesh in {dtype}",
+        algorithm=record.name if gathers else record.name.split(",")[0],
         record=record,
         reason=sums + then,
         # Where nothing of the algorithm runs, it does not matter what it lacks.

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import hccljax.selection.ranks as ranks
 from hccljax.algorithm import Algorithm, algorithms, hierarchy
+from hccljax.algorithm.base import REDUCING
 from hccljax.algorithm.hierarchical import AROUND, serves
 from hccljax.errors import ArgumentError, SettingError, shown
 from hccljax.selection.accumulation import accumulated
+from hccljax.selection.buffer import in_slices
 from hccljax.selection.decision import Decision
 from hccljax.selection.grammar import Levels, parse_algo
 from hccljax.selection.notice import log_entry, warn_of_fallback
@@ -61,8 +63,10 @@ def choose(
     if topology is not None and topology.ranks != p:
         raise ArgumentError(f"topology {topology} has {topology.ranks} ranks, but the group has {p}; expected {p}")
     decision = _Case(operator, nbytes, p, topology).decide(wanted, asked_by)
-    if accumulate_dtype is not None:
+    if accumulate_dtype is not None or (settings.deterministic == "strict" and operator in REDUCING):
         decision = accumulated(decision, accumulate_dtype)
+    if nbytes > settings.buffer and p > 1:
+        decision = in_slices(decision, settings.buffer)
     warn_of_fallback(decision)
     if settings.entry_log:
         log_entry(decision)

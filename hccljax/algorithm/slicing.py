@@ -1,0 +1,87 @@
+"""A message that is longer than the buffer, in slices: one loop whose body runs the algorithm on one slice.
+
+HCCL copies a message through a buffer of HCCL_BUFFSIZE bytes and runs the collective once for every filling. Here the
+buffer bounds what one run holds: the steps of a slice work on a slice's memory, whatever the length of the message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from hccljax.algorithm.base import OPERATORS, REDUCING, Algorithm, Kernel, run
+from hccljax.algorithm.blocks import repeat
+from hccljax.group import Group
+from hccljax.primitives.replication import vary
+
+TAKES_BLOCKS = ("reduce_scatter", "scatter", "all_to_all")
+GIVES_BLOCKS = ("all_gather", "gather", "all_to_all")
+_ROOTED = ("broadcast", "reduce", "scatter", "gather")
+
+
+@lru_cache(maxsize=256)
+def sliced(algorithm: Algorithm, buffer: int) -> Algorithm:
+    """The algorithm, at most ``buffer`` bytes of a message (all p blocks of it) at a time."""
+
+    def steps(operator: str, p: int, nbytes: int) -> int:
+        return fillings(nbytes, buffer) * algorithm.steps(operator, p, min(nbytes, buffer))
+
+    def bytes_sent(operator: str, p: int, nbytes: int) -> int:
+        return fillings(nbytes, buffer) * algorithm.bytes_sent(operator, p, min(nbytes, buffer))
+
+    kernels: dict[str, Any] = {
+        name: _kernel(algorithm, name, buffer) if algorithm.supports(name) else None for name in OPERATORS
+    }
+    return replace(algorithm, steps=steps, bytes_sent=bytes_sent, rooted=True, **kernels)
+
+
+def fillings(nbytes: int, buffer: int) -> int:
+    """How many slices a message is cut in. All are equally long: the last one overlaps the one before it."""
+    return max(1, -(-nbytes // buffer))
+
+
+def _kernel(algorithm: Algorithm, operator: str, buffer: int) -> Kernel:
+    def kernel(x: jax.Array, group: Group, *arguments: object) -> jax.Array:
+        op = arguments[0] if operator in REDUCING else None
+        root = arguments[-1] if operator in _ROOTED else 0
+
+        def one(x: jax.Array) -> jax.Array:
+            return run(algorithm, operator, x, group, op, root)  # type: ignore[arg-type]
+
+        return in_slices(one, x, group, operator, buffer)
+
+    return kernel
+
+
+def in_slices(
+    one: Callable[[jax.Array], jax.Array], x: jax.Array, group: Group, operator: str, buffer: int
+) -> jax.Array:
+    """one(x), computed from slices of x. Elements of a block stay together with those of the other blocks.
+
+    The last slice ends where the message ends, and so repeats elements of the one before: no copy is made to pad it.
+    """
+    blocks_in, blocks_out = operator in TAKES_BLOCKS, operator in GIVES_BLOCKS
+    shape = x.shape[1:] if blocks_in else x.shape
+    length = math.prod(shape)
+    widest = buffer // (x.dtype.itemsize * (group.size if blocks_in or blocks_out else 1))
+    width = max(1, widest - widest % group.size if widest > group.size else widest)
+    if width >= length:
+        return one(x)
+    rows = lax.reshape(x, (x.shape[0], length) if blocks_in else (length,))
+    result = jax.eval_shape(one, jax.ShapeDtypeStruct((*rows.shape[:-1], width), x.dtype))
+    out = vary(lax.empty((*result.shape[:-1], length), result.dtype), group.axes)
+
+    def step(i: jax.Array, out: jax.Array) -> jax.Array:
+        start = lax.min(i * np.int32(width), np.int32(length - width))
+        part = lax.dynamic_slice_in_dim(rows, start, width, rows.ndim - 1, allow_negative_indices=False)
+        return lax.dynamic_update_slice_in_dim(out, one(part), start, out.ndim - 1)
+
+    out = repeat(-(-length // width), step, out)
+    return lax.reshape(out, (*out.shape[:-1], *shape))
