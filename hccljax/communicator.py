@@ -2,26 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, TypedDict, Unpack
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import hccljax.collectives as collectives
-from hccljax.algorithm import Algorithm
+from hccljax.algorithm import Algorithm, algorithms
 from hccljax.collectives.leaf import as_array
-from hccljax.errors import ArgumentError, shown
+from hccljax.errors import ArgumentError, HcclError, shown
 from hccljax.group import Group
 from hccljax.layout import checked_pairs
-from hccljax.selection import Decision, Settings
+from hccljax.selection import Decision, Settings, choose
 from hccljax.selection.choice import OfCommunicator
 from hccljax.selection.explanation import explain
 from hccljax.topology import Topology, as_topology
 
 EXECUTORS = ("auto", "devices", "virtual")
 AXIS = "rank"
+
+
+class Options(TypedDict, total=False):
+    """Keywords that every collective takes."""
+
+    algorithm: str | Algorithm | None
+    topology: str | Topology | None
+
+
+class ExchangeOptions(Options, total=False):
+    """Keywords of all_to_all."""
+
+    tiled: bool
+
+
+class BlockOptions(ExchangeOptions, total=False):
+    """Keywords of collectives that add or lengthen a dimension."""
+
+    axis: int
+
+
+class ScatterOptions(ExchangeOptions, total=False):
+    """Keywords of collectives that cut a dimension."""
+
+    scatter_dimension: int
+
+
+class ReduceOptions(Options, total=False):
+    """Keywords of collectives that add up."""
+
+    accumulate_dtype: Any
+
+
+class ReduceScatterOptions(ScatterOptions, ReduceOptions, total=False):
+    """Keywords of reduce_scatter."""
 
 
 class Communicator:
@@ -58,7 +94,8 @@ class Communicator:
           groups: lists of ranks of equal size that cover all ranks; the collectives work in each on its own.
 
         Raises:
-          ArgumentError: a size, executor, topology or groups that do not fit together, or too few devices.
+          ArgumentError: a size, executor, topology or groups that do not fit together, too few devices, or an unknown
+            algorithm.
         """
         if executor not in EXECUTORS:
             raise ArgumentError(f"executor={shown(executor)}: expected one of {', '.join(map(repr, EXECUTORS))}")
@@ -73,8 +110,8 @@ class Communicator:
             )
         self.size = size
         self.executor = executor if executor != "auto" else ("devices" if size <= len(devices) else "virtual")
-        self.algorithm = algorithm
-        self.topology = as_topology(topology)
+        self._algorithm = algorithm
+        self._topology = as_topology(topology)
         self.devices = tuple(devices[:size] if self.executor == "devices" else devices[:1])
         self.group = Group(AXIS, groups)
         self.group.resolved_for(size)
@@ -83,12 +120,24 @@ class Communicator:
                 f"topology {self.topology} has {self.topology.ranks} ranks, but each group has {self.group_size}; "
                 f"expected a topology whose sizes multiply to {self.group_size}"
             )
+        # An unknown algorithm is refused here, not by the first collective.
+        choose("all_reduce", 0, self.group_size, OfCommunicator(algorithm), self.topology, settings=Settings())
         self._mesh = Mesh(np.array(self.devices), (AXIS,), axis_types=(AxisType.Auto,))
         self._sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
         self._spans_processes = len({device.process_index for device in self.devices}) > 1
         elsewhere = self.executor == "virtual" and self.devices[0] != jax.devices()[0]
         self._puts = self._spans_processes or elsewhere
         self._compiled: dict[Any, Callable[[Any], Any]] = {}
+
+    @property
+    def algorithm(self) -> str | Algorithm | None:
+        """What collectives that name no algorithm use; None is HCCL_ALGO or the policy."""
+        return self._algorithm
+
+    @property
+    def topology(self) -> Topology | None:
+        """The tiers of each group; None for one flat server."""
+        return self._topology
 
     @property
     def group_size(self) -> int:
@@ -133,35 +182,35 @@ class Communicator:
         asked = OfCommunicator(self.algorithm) if algorithm is None else algorithm
         return explain(operator, nbytes, self.group_size, self.topology, asked, accumulate_dtype)
 
-    def all_reduce(self, x: Any, op: str = "sum", **options: Any) -> Any:
+    def all_reduce(self, x: Any, op: str = "sum", **options: Unpack[ReduceOptions]) -> Any:
         """x [size, …] → [size, …]: every row is the reduction of its group's rows; see ``hccljax.all_reduce``."""
         return self._call("all_reduce", x, (op,), options)
 
-    def reduce_scatter(self, x: Any, op: str = "sum", **options: Any) -> Any:
+    def reduce_scatter(self, x: Any, op: str = "sum", **options: Unpack[ReduceScatterOptions]) -> Any:
         """x [size, p, …] → [size, …]: row r is block r of the reduction; see ``hccljax.reduce_scatter``."""
         return self._call("reduce_scatter", x, (op,), options)
 
-    def all_gather(self, x: Any, **options: Any) -> Any:
+    def all_gather(self, x: Any, **options: Unpack[BlockOptions]) -> Any:
         """x [size, …] → [size, p, …]: every row holds its group's rows; see ``hccljax.all_gather``."""
         return self._call("all_gather", x, (), options)
 
-    def broadcast(self, x: Any, root: int = 0, **options: Any) -> Any:
+    def broadcast(self, x: Any, root: int = 0, **options: Unpack[Options]) -> Any:
         """x [size, …] → [size, …]: every row is its group's row ``root``; see ``hccljax.broadcast``."""
         return self._call("broadcast", x, (root,), options)
 
-    def reduce(self, x: Any, op: str = "sum", root: int = 0, **options: Any) -> Any:
+    def reduce(self, x: Any, op: str = "sum", root: int = 0, **options: Unpack[ReduceOptions]) -> Any:
         """x [size, …] → [size, …]: the reduction in each group's row ``root``, else zeros; see ``hccljax.reduce``."""
         return self._call("reduce", x, (op, root), options)
 
-    def scatter(self, x: Any, root: int = 0, **options: Any) -> Any:
+    def scatter(self, x: Any, root: int = 0, **options: Unpack[ScatterOptions]) -> Any:
         """x [size, p, …] → [size, …]: row r is block r of row ``root``; see ``hccljax.scatter``."""
         return self._call("scatter", x, (root,), options)
 
-    def gather(self, x: Any, root: int = 0, **options: Any) -> Any:
+    def gather(self, x: Any, root: int = 0, **options: Unpack[BlockOptions]) -> Any:
         """x [size, …] → [size, p, …]: row ``root`` holds its group's rows, zeros elsewhere; see ``hccljax.gather``."""
         return self._call("gather", x, (root,), options)
 
-    def all_to_all(self, x: Any, split_axis: int = 0, concat_axis: int = 0, **options: Any) -> Any:
+    def all_to_all(self, x: Any, split_axis: int = 0, concat_axis: int = 0, **options: Unpack[ExchangeOptions]) -> Any:
         """x [size, p, …] → [size, p, …]: block i of row r goes to row i; see ``hccljax.all_to_all``.
 
         The axes are those of one row.
@@ -178,11 +227,16 @@ class Communicator:
 
     def __repr__(self) -> str:
         groups = "" if self.group.layout is None else f", in groups of {self.group_size}"
-        return f"Communicator({self.size} ranks{groups}, {self.executor})"
+        tiers = "" if self.topology is None else f", topology {self.topology}"
+        by = "" if self.algorithm is None else f", algorithm {getattr(self.algorithm, 'name', self.algorithm)}"
+        return f"Communicator({self.size} ranks{groups}{tiers}{by}, {self.executor})"
 
-    def _call(self, operator: str, x: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        # The types too: 1 and 1.0 are equal, but only one of them is a root.
-        key = (operator, arguments, tuple(map(type, arguments)), tuple(options.items()), Settings.from_environment())
+    def _call(self, operator: str, x: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        # The types too: 1 and 1.0 are equal, but only one of them is a root. A newly registered algorithm may be the
+        # one that a name or the policy means from now on.
+        typed = [(type(value), value) for value in arguments]
+        named = [(name, type(value), value) for name, value in sorted(options.items(), key=itemgetter(0))]
+        key = (operator, *typed, *named, len(algorithms()), Settings.from_environment())
         try:
             compiled = self._compiled.get(key)
         except TypeError:
@@ -191,14 +245,17 @@ class Communicator:
             ) from None
         if compiled is None:
             compiled = self._compiled[key] = self._compile(operator, arguments, options)
-        return compiled(self.put(x) if self._puts else x)
+        try:
+            return compiled(self.put(x) if self._puts else x)
+        except HcclError:
+            self._compiled.pop(key, None)
+            raise
 
-    def _compile(self, operator: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Callable[[Any], Any]:
+    def _compile(self, operator: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Callable[[Any], Any]:
         collective = getattr(collectives, operator)
         if operator not in ("send_recv", "barrier"):
-            options = {"topology": self.topology, **options}
-            if options.get("algorithm") is None:
-                options["algorithm"] = OfCommunicator(self.algorithm)
+            options = {name: value for name, value in options.items() if value is not None}
+            options = {"topology": self.topology, "algorithm": OfCommunicator(self.algorithm), **options}
 
         def one_rank(x: Any) -> Any:
             return collective(x, self.group, *arguments, **options)

@@ -59,8 +59,8 @@ class Pairs:
         return Pairs(tuple((d, s) for s, d in self.explicit))
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{s}→{d}" for s, d in self.explicit[:4])
-        return f"Pairs({shown}{f', … {len(self.explicit)} in all' if len(self.explicit) > 4 else ''})"
+        first = ", ".join(f"{s}→{d}" for s, d in self.explicit[:4])
+        return f"Pairs({first}{f', … {len(self.explicit)} in all' if len(self.explicit) > 4 else ''})"
 
 
 Pattern = Shift | Xor | Pairs
@@ -112,7 +112,8 @@ class Layout:
     """
 
     def __init__(self, members: np.ndarray):
-        self.members = np.ascontiguousarray(members, dtype=np.int32)
+        self.members = np.array(members, dtype=np.int32, order="C")
+        self.members.flags.writeable = False  # layouts are cached
         self._key = (self.members.shape, self.members.tobytes())
         self._hash = hash(self._key)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 
@@ -23,6 +24,13 @@ REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 
 Kernel = Callable[..., jax.Array]
 Formula = Callable[[str, int, int], int]
+
+
+class Cost(NamedTuple):
+    """The longest chain of dependent communications, and the most bytes that one rank sends."""
+
+    steps: int
+    bytes_sent: int
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,12 @@ class Algorithm:
     def supports(self, operator: str) -> bool:
         """True if operator can run, with a kernel of its own or composed of others."""
         return self.has(operator) or (operator in COMPOSED and all(self.has(part) for part in COMPOSED[operator]))
+
+    def cost(self, operator: str, p: int, nbytes: int) -> Cost:
+        """What the formulas say; one rank sends nothing."""
+        if p == 1:
+            return Cost(0, 0)
+        return Cost(self.steps(operator, p, nbytes), self.bytes_sent(operator, p, nbytes))
 
     def __repr__(self) -> str:
         return f"Algorithm({self.name!r})"

@@ -15,7 +15,8 @@ from hccljax.group import AxisName, Group, as_group
 from hccljax.primitives.compat import checked_axes, varying
 from hccljax.reduction import MEAN, reduction
 from hccljax.selection.choice import OfCommunicator, choose
-from hccljax.selection.notice import outside
+from hccljax.selection.notice import announce, outside
+from hccljax.selection.settings import Settings
 from hccljax.topology import Topology, as_topology
 
 
@@ -39,8 +40,11 @@ class Request:
         """The kernel call for one leaf; its message is ``factor`` times x."""
         tiers = self.topology or self.group.topology
         nbytes, p = message_bytes(x) * factor, self.group.size
-        decision = choose(operator, nbytes, p, self.algorithm, tiers, accumulate_dtype=accumulate_dtype)
-        assert decision.record is not None
+        settings = Settings.from_environment()
+        decision = choose(
+            operator, nbytes, p, self.algorithm, tiers, settings=settings, accumulate_dtype=accumulate_dtype
+        )
+        announce(decision, settings)
         group = self.group if decision.tiers is None else self.group.with_levels(decision.tiers)
         # An algorithm that accumulates divides a mean before it rounds it.
         divides = op == "mean" and accumulate_dtype is not None and p > 1
@@ -58,13 +62,19 @@ def request(
 
 
 def warn_if_invariant(x: jax.Array, group: Group, op: str) -> None:
-    """Warns where a sum or product counts the same replicated value once for every rank."""
+    """Warns where a replicated value is reduced: it is counted once for every rank, or has been summed before."""
     checked = checked_axes(group.axes)
-    if op in ("sum", "prod") and checked and not set(checked) & varying(x):
-        warnings.warn(
-            f"all_reduce(op={op!r}) of an operand that is already the same on every rank of {group.axis_name!r}: the "
-            f"result counts it {group.size} times, as jax.lax does. If it is a gradient, jax.grad has inserted the sum "
-            f"already: pass the parameters through hccljax.as_varying(params, {group.axis_name!r}) before jax.grad",
-            InvariantOperandWarning,
-            stacklevel=outside(),
-        )
+    if op in ("max", "min") or not checked or set(checked) & varying(x):
+        return
+    means = {
+        "mean": "the mean is that operand itself, as in jax.lax. If it is a gradient, jax.grad has summed it already, "
+        f"and it is {group.size} times the mean"
+    }
+    counts = f"the result counts it {group.size} times, as jax.lax does. If it is a gradient, jax.grad has inserted "
+    warnings.warn(
+        f"all_reduce(op={op!r}) of an operand that is already the same on every rank of {group.axis_name!r}: "
+        f"{means.get(op, counts + 'the sum already')}: pass the parameters through "
+        f"hccljax.as_varying(params, {group.axis_name!r}) before jax.grad",
+        InvariantOperandWarning,
+        stacklevel=outside(),
+    )

@@ -26,6 +26,8 @@ from hccljax.primitives.call import Direction, linear_call, reduce_call
 from hccljax.primitives.compat import checked_axes
 from hccljax.primitives.replication import invariant, vary
 from hccljax.reduction import MEAN, Reduction, reduction
+from hccljax.selection.notice import warn
+from hccljax.selection.substitute import substituted
 
 TRANSPOSED = {
     "all_reduce": "all_reduce",
@@ -71,8 +73,7 @@ class Run:
             return Cotangent(self, unchecked)
         operator = TRANSPOSED[self.operator]
         op = reduction("sum") if operator in ("all_reduce", "reduce_scatter", "reduce") else None
-        algorithm = self.algorithm if self.algorithm.supports(operator) else registered("ring")
-        return replace(self, operator=operator, op=op, algorithm=algorithm)
+        return replace(self, operator=operator, op=op, algorithm=able(self.algorithm, operator))
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,14 @@ class Divided:
         return f"{self.of!r}, of 1/{self.p}"
 
 
+def able(algorithm: Algorithm, operator: str) -> Algorithm:
+    """The algorithm if it has what a derivative needs, else its substitute, said aloud."""
+    record, fallback = substituted(operator, algorithm, lambda one: one.supports(operator))
+    if fallback:
+        warn(f"{operator}, for a derivative: {fallback}")
+    return record
+
+
 def linear(x: jax.Array, this: Run, replicated: bool = True) -> jax.Array:
     """this(x) as a linear call. replicated=False leaves a result that is the same everywhere typed as varying."""
     group = this.group
@@ -144,7 +153,7 @@ def extremum(x: jax.Array, this: Run) -> jax.Array:
     return _reduced(x, this, _NoDerivative(this.operator, this.op.name if this.op else ""))
 
 
-def product(x: jax.Array, this: Run, spread: Run, total: Run) -> jax.Array:
+def product(x: jax.Array, this: Run, spread: Run, total: Run, dtype: str | None = None) -> jax.Array:
     """this(x) for prod. The derivative multiplies each tangent by the product of the other ranks' values.
 
     Args:
@@ -152,8 +161,9 @@ def product(x: jax.Array, this: Run, spread: Run, total: Run) -> jax.Array:
       this: the product.
       spread: an all_gather over the same group, which brings the other ranks' values (p times the memory of x).
       total: the same operator as this, with op sum.
+      dtype: what products of the other ranks' values are taken, weighted and added in; None is x's own.
     """
-    return _reduced(x, this, _ProductRule(this, spread, total))
+    return _reduced(x, this, _ProductRule(this, spread, total, dtype))
 
 
 def _reduced(x: jax.Array, this: Run, derivative: _NoDerivative | _ProductRule) -> jax.Array:
@@ -185,10 +195,15 @@ class _ProductRule:
     this: Run
     spread: Run
     total: Run
+    dtype: str | None
 
     def __call__(self, x: jax.Array, tangent: jax.Array) -> tuple[jax.Array, jax.Array]:
-        values = linear(x, self.spread, replicated=False)
+        spread = replace(self.spread, algorithm=able(self.spread.algorithm, "all_gather"))
+        values = linear(x, spread, replicated=False)
+        if self.dtype is not None:
+            values, tangent = (lax.convert_element_type(one, self.dtype) for one in (values, tangent))
         own = jnp.arange(values.shape[0], dtype=jnp.int32) == self.this.group.rank
         own = lax.broadcast_in_dim(own, values.shape, (0,))
         others = jnp.prod(jnp.where(own, jnp.ones_like(values), values), axis=0, dtype=values.dtype)
-        return product(x, self.this, self.spread, self.total), linear(others * tangent, self.total)
+        out = linear(others * tangent, self.total)
+        return product(x, self.this, self.spread, self.total, self.dtype), lax.convert_element_type(out, x.dtype)

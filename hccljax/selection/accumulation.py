@@ -10,7 +10,7 @@ from hccljax.selection.decision import Decision
 
 def accumulated(decision: Decision, dtype: str) -> Decision:
     """The decision with its contributions added by their owner, in dtype."""
-    if decision.ranks == 1 or decision.record is None:
+    if decision.ranks == 1:
         return decision
     gathers = decision.operator == "all_reduce"
     record = accumulating(decision.record, dtype)

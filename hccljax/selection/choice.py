@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import hccljax.selection.ranks as ranks
 from hccljax.algorithm import Algorithm, algorithms, hierarchy
-from hccljax.algorithm.hierarchical import AROUND, serves
+from hccljax.algorithm.hierarchical import passed_up, serves
 from hccljax.errors import ArgumentError, SettingError, shown
 from hccljax.selection.accumulation import accumulated
 from hccljax.selection.decision import Decision
 from hccljax.selection.grammar import Levels, parse_algo
-from hccljax.selection.notice import log_entry, warn_of_fallback
 from hccljax.selection.settings import Settings
 from hccljax.selection.substitute import substituted
 from hccljax.topology import Topology
@@ -36,7 +35,7 @@ def choose(
     settings: Settings | None = None,
     accumulate_dtype: str | None = None,
 ) -> Decision:
-    """The Decision for one operator on p ranks.
+    """The Decision for one operator on p ranks; it is said aloud where something runs (``announce``).
 
     Args:
       operator: such as ``"all_reduce"``.
@@ -63,9 +62,6 @@ def choose(
     decision = _Case(operator, nbytes, p, topology).decide(wanted, asked_by)
     if accumulate_dtype is not None:
         decision = accumulated(decision, accumulate_dtype)
-    warn_of_fallback(decision)
-    if settings.entry_log:
-        log_entry(decision)
     return decision
 
 
@@ -124,8 +120,7 @@ class _Case:
             record, fallback = substituted(self.operator, name, lambda one, top=top: serves(one, self.operator, top))  # type: ignore[misc]
             records.append(record)
             fallbacks += [f"level{k}: {fallback}"] if fallback else []
-            if self.operator in AROUND:
-                nbytes = -(-nbytes // size)
+            nbytes = passed_up(record, self.operator, nbytes, size)
         reason = f"{said} chooses an algorithm for each level"
         if levels is None:
             asked_by, reason = POLICY, f"{self.operator} of more than {ranks.MEDIUM} ranks is hierarchical"
@@ -136,19 +131,19 @@ class _Case:
     def _decision(
         self, record: Algorithm, reason: str, asked_by: str, fallback: str | None, tiers: tuple[int, ...] | None
     ) -> Decision:
-        alone = self.p == 1
+        steps, bytes_sent = record.cost(self.operator, self.p, self.nbytes)
         return Decision(
             operator=self.operator,
             ranks=self.p,
             nbytes=self.nbytes,
             algorithm=record.name,
-            reason=f"one rank: nothing is sent ({reason})" if alone else reason,
+            reason=f"one rank: nothing is sent ({reason})" if self.p == 1 else reason,
             asked_by=asked_by,
             fallback=fallback,
-            steps=0 if alone else record.steps(self.operator, self.p, self.nbytes),
-            bytes_sent=0 if alone else record.bytes_sent(self.operator, self.p, self.nbytes),
-            tiers=tiers,
+            steps=steps,
+            bytes_sent=bytes_sent,
             record=record,
+            tiers=tiers,
         )
 
 

@@ -11,6 +11,7 @@ from hccljax.group import Group
 from hccljax.reduction import as_dtype
 from hccljax.selection.choice import OfCommunicator, choose
 from hccljax.selection.decision import Decision
+from hccljax.selection.notice import warn_of_fallback
 from hccljax.topology import Topology, as_topology
 
 
@@ -56,7 +57,9 @@ def explain(
     if tiers is None and isinstance(ranks_or_group, Group):
         tiers = ranks_or_group.topology
     wide = None if accumulate_dtype is None else _dtype_of_sums(operator, accumulate_dtype)
-    return choose(operator, nbytes.__index__(), p.__index__(), algorithm, tiers, accumulate_dtype=wide)
+    decision = choose(operator, nbytes.__index__(), p.__index__(), algorithm, tiers, accumulate_dtype=wide)
+    warn_of_fallback(decision)
+    return decision
 
 
 def _dtype_of_sums(operator: str, dtype: Any) -> str:

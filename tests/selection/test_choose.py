@@ -12,6 +12,7 @@ from hccljax.algorithm import algorithms, registered
 from hccljax.algorithm.base import OPERATORS
 from hccljax.selection import choose, ranks
 from hccljax.selection.choice import OfCommunicator
+from hccljax.selection.notice import announce
 from hccljax.selection.settings import Settings
 from hccljax.topology import as_topology
 
@@ -26,7 +27,9 @@ def decided(operator, p, nbytes=64, topology=None, **asked):
     communicator = asked.pop("communicator", None)
     if communicator is not None:  # as the communicator passes it on, where the call asks for nothing
         asked.setdefault("algorithm", OfCommunicator(communicator))
-    return choose(operator, nbytes, p, topology=as_topology(topology), settings=environment, **asked)
+    decision = choose(operator, nbytes, p, topology=as_topology(topology), settings=environment, **asked)
+    announce(decision, environment)
+    return decision
 
 
 def fallen_back(operator, p, nbytes=64, topology=None, **asked):
