@@ -18,11 +18,13 @@ import jax
 from jax import lax
 
 from hccljax.algorithm.base import Algorithm, register, run
-from hccljax.algorithm.blocks import block_at, repeat, with_block, wrap
+from hccljax.algorithm.blocks import block_at, choose, repeat, with_block, wrap
 from hccljax.algorithm.mesh import mesh
 from hccljax.group import Group
 from hccljax.reduction import Reduction
 from hccljax.shapes import Block, Blocks
+
+LABEL = "pipeline"
 
 
 def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
@@ -34,7 +36,7 @@ def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
         return run(mesh, "reduce_scatter", block_at(for_server, wrap(server - 1 - s, servers)), inside, op)
 
     def step(s: jax.Array, moving: jax.Array) -> jax.Array:
-        return op(between.shift(moving, 1, "pipeline_reduce_scatter"), sums(s + 1))
+        return op(between.shift(moving, 1, LABEL), sums(s + 1))
 
     return repeat(servers - 1, step, sums(0)) if servers > 1 else sums(0)
 
@@ -47,16 +49,20 @@ def all_gather(block: Block, group: Group) -> Blocks:
     def spread(out: jax.Array, moving: jax.Array, s: jax.Array | int) -> jax.Array:
         return with_block(out, run(mesh, "all_gather", moving, inside), wrap(server - s, servers))
 
+    if servers == 1:
+        return run(mesh, "all_gather", block, inside)
+    if servers == 2:  # putting each server's blocks into the result one after the other would copy it twice
+        here, there = (run(mesh, "all_gather", one, inside) for one in (block, between.shift(block, 1, LABEL)))
+        first = server == 0
+        return lax.concatenate([choose(first, here, there), choose(first, there, here)], 0)
+
     def step(s: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         moving, out = carry
-        return between.shift(moving, 1, "pipeline_all_gather"), spread(out, moving, s)
+        return between.shift(moving, 1, LABEL), spread(out, moving, s)
 
     out = spread(lax.empty((servers, inside.size, *block.shape), block.dtype), block, 0)
-    if servers > 1:
-        carry = between.shift(block, 1, "pipeline_all_gather"), out
-        moving, out = repeat(servers - 2, step, carry, start=1) if servers > 2 else carry
-        out = spread(out, moving, servers - 1)
-    return lax.reshape(out, (group.size, *block.shape))
+    moving, out = repeat(servers - 2, step, (between.shift(block, 1, LABEL), out), start=1)
+    return lax.reshape(spread(out, moving, servers - 1), (group.size, *block.shape))
 
 
 def all_to_all(blocks: Blocks, group: Group) -> Blocks:
@@ -75,7 +81,7 @@ def all_to_all(blocks: Blocks, group: Group) -> Blocks:
     for k in range(1, servers):
         # One message waits for the one before it, as in pairwise; the mesh waits for what it spreads only.
         sent, _ = lax.optimization_barrier((block_at(for_server, wrap(server + k, servers)), arrived))
-        arrived = between.shift(sent, k, "pipeline_all_to_all")
+        arrived = between.shift(sent, k, LABEL)
         out = spread(out, arrived, k)
     return lax.reshape(out, blocks.shape)
 
@@ -112,7 +118,7 @@ def pipeline_over(sizes: tuple[int, ...]) -> Algorithm:
         all_gather=all_gather,
         all_to_all=all_to_all,
         over=pipeline_over,
-        order="in rank order inside the servers; server b + 1's sum then meets b + 2's, b + 3's, …, server b's own last",
+        order="rank order inside a server; server b + 1's sum then meets b + 2's, b + 3's, …, server b's own last",
     )
 
 
