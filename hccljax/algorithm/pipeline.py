@@ -76,6 +76,8 @@ def all_to_all(blocks: Blocks, group: Group) -> Blocks:
     def spread(out: jax.Array, arrived: jax.Array, k: int) -> jax.Array:
         return with_block(out, run(mesh, "all_to_all", arrived, inside), wrap(server - k, servers))
 
+    if servers == 1:
+        return run(mesh, "all_to_all", blocks, inside)
     arrived = block_at(for_server, server)
     out = spread(lax.empty(for_server.shape, blocks.dtype), arrived, 0)
     for k in range(1, servers):
