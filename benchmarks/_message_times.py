@@ -66,6 +66,8 @@ CANDIDATES: dict[str, PerDevice] = {
     "mesh": ours("mesh"),
     "ring/ring": ours("level0:ring;level1:ring", "2x4"),
     "double_tree": ours("double_tree"),
+    "double_ring": ours("double_ring"),
+    "pipeline": ours("pipeline", "2x4"),
     "tree": ours("tree"),
 }
 

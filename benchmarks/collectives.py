@@ -55,6 +55,8 @@ TARGETS = (
     Target("mesh", "ring", LONG, {"tuned": 1.0, "default": 2.2}),
     Target("ring/ring", "ring", LONG, {"tuned": 1.5, "default": 2.2}),
     Target("double_tree", "ring", LONG, {"tuned": 2.5, "default": 2.2}),
+    Target("double_ring", "ring", LONG, {"tuned": 1.5, "default": 2.2}),
+    Target("pipeline", "ring", LONG, {"tuned": 1.5, "default": 2.2}),
 )
 
 

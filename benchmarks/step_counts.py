@@ -10,6 +10,8 @@ rounds     steps if a rank sends and receives at most one message at a time; a o
 HLO        collective-permutes compiled for p CPU devices, times the trips of the loops around them (p ≤ 8);
            where XLA merges identical ones, the note says how many, found by compiling without that pass
 
+An algorithm that works over all tiers (pipeline) has servers of two ranks here, where p is even.
+
 Exits with 1 if a figure is not what it has to be.
 """
 
@@ -107,11 +109,14 @@ HEADER = (
 class PerDevice:
     """One operator of one algorithm as a per-device function of one array."""
 
-    def __init__(self, algorithm: str, operator: str):
-        self.algorithm, self.operator = registered(algorithm), operator
+    def __init__(self, algorithm: str, operator: str, p: int):
+        self.algorithm, self.operator, self.group = registered(algorithm), operator, Group("rank")
+        if self.algorithm.over is not None:
+            tiers = (p,) if p % 2 else (2, p // 2)
+            self.algorithm, self.group = self.algorithm.over(tiers), Group("rank", levels=tiers)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return run(self.algorithm, self.operator, x, Group("rank"), reduction("sum"), 0)
+        return run(self.algorithm, self.operator, x, self.group, reduction("sum"), 0)
 
     def operand(self, p: int, nbytes: int, ranks: int = 1) -> jax.ShapeDtypeStruct:
         """One rank's operand of a message of nbytes, for that many ranks one after the other."""
@@ -162,7 +167,7 @@ def _executed(computations: dict[str, list[str]], name: str) -> int:
 def counted(operator: str, algorithm: str, p: int, nbytes: int) -> Row:
     """One case without its HLO."""
     nbytes = nbytes // (4 * p) * 4 * p  # p whole blocks of float32
-    fun = PerDevice(algorithm, operator)
+    fun = PerDevice(algorithm, operator, p)
     counts = count(fun, fun.operand(p, nbytes), axis_sizes={"rank": p})
     return Row(operator, algorithm, p, nbytes, fun.algorithm.steps(operator, p, nbytes), counts)
 
@@ -171,7 +176,7 @@ def compiled(row: Row) -> Row:
     """The case with its HLO, if it is one to compile."""
     if row.p > 8 or row.operator not in COMPILED:
         return row
-    fun = PerDevice(row.algorithm, row.operator)
+    fun = PerDevice(row.algorithm, row.operator, row.p)
     hlo = permutes_in(compiled_text(fun, row.p, row.nbytes, QUICK))
     if hlo == row.counts.permutes:
         return replace(row, hlo=hlo)

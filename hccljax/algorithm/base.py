@@ -55,6 +55,9 @@ class Algorithm:
       rooted: True if the rooted kernels above take ``root`` as a further argument; else they are written for root 0
         and run on ``group.rotated(root)``.
       order: the order in which contributions meet, in one sentence.
+      over: sizes of the tiers, level 0 first → the same algorithm, its formulas for a group with those tiers. For one
+        that works over all tiers at once (its kernels see them as ``group.level(0)`` and ``group.above()``); None for
+        one to which all ranks are alike. The record itself is that for one flat server.
     """
 
     name: str
@@ -71,6 +74,7 @@ class Algorithm:
     all_to_all: Kernel | None = None
     rooted: bool = False
     order: str = ""
+    over: Callable[[tuple[int, ...]], Algorithm] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

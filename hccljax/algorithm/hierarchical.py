@@ -69,7 +69,12 @@ def hierarchy(levels: Levels, sizes: tuple[int, ...]) -> Algorithm:
 
 
 def serves(algorithm: Algorithm, operator: str, top: bool) -> bool:
-    """True if the algorithm can do its part of operator on a level (top: the outermost one)."""
+    """True if the algorithm can do its part of operator on a level (top: the outermost one).
+
+    One that works over all tiers at once has no part on one of them.
+    """
+    if algorithm.over is not None:
+        return False
     return (not top and operator in AROUND and _wraps(algorithm, operator)) or algorithm.supports(operator)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import hccljax.selection.ranks as ranks
-from hccljax.algorithm import Algorithm, algorithms, hierarchy
+from hccljax.algorithm import Algorithm, algorithms, hierarchy, registered
 from hccljax.algorithm.hierarchical import passed_up, serves
 from hccljax.errors import ArgumentError, SettingError, shown
 from hccljax.selection.accumulation import accumulated
@@ -79,6 +79,11 @@ class _Case:
     def __init__(self, operator: str, nbytes: int, p: int, topology: Topology | None):
         self.operator, self.nbytes, self.p, self.topology = operator, nbytes, p, topology
 
+    @property
+    def tiers(self) -> tuple[int, ...]:
+        """Members of each level: those of the topology, else those to assume."""
+        return self.topology.sizes if self.topology else ranks.servers(self.p)
+
     def decide(self, wanted: object, asked_by: str) -> Decision:
         """The Decision for what was asked for, None being nothing."""
         said = f"HCCL_ALGO={wanted}" if asked_by == "HCCL_ALGO" else f"algorithm={shown(wanted)} of the {asked_by}"
@@ -90,9 +95,11 @@ class _Case:
         levels = None if wanted is None else _levels(wanted, asked_by, self.operator)
         if levels is not None and levels.every_level and levels.names[0] != "hierarchical":
             return self._flat(self._sized(levels.names[0]), f"{said} names {levels.names[0]!r}", asked_by)
-        tiers = self.topology.sizes if self.topology else ranks.servers(self.p)
-        if len(tiers) > 1 and self.p > 1 and (levels is not None or self.p > ranks.MEDIUM):
-            return self._tiered(tiers, levels, said, asked_by)
+        if len(self.tiers) > 1 and self.p > 1 and (levels is not None or self.p > ranks.MEDIUM):
+            spanning = None if levels is None else _spanning(levels, self.operator)
+            if spanning is not None:
+                return self._flat(spanning, f"{said} names {spanning!r}, which works on all levels together", asked_by)
+            return self._tiered(self.tiers, levels, said, asked_by)
         name = levels.names[0] if levels is not None else None
         if levels is None or name in (None, "hierarchical"):
             automatic, reason = ranks.flat(self.operator, self.p, self.nbytes)
@@ -108,7 +115,10 @@ class _Case:
     def _flat(self, wanted: str | Algorithm, reason: str, asked_by: str) -> Decision:
         """One algorithm on all ranks, or its substitute."""
         record, fallback = substituted(self.operator, wanted, lambda one: one.supports(self.operator))
-        return self._decision(record, reason, asked_by, fallback, None)
+        if record.over is None:
+            return self._decision(record, reason, asked_by, fallback, None)
+        reason += self._assumed if len(self.tiers) > 1 else ""
+        return self._decision(record.over(self.tiers), reason, asked_by, fallback, self.tiers)
 
     def _tiered(self, tiers: tuple[int, ...], levels: Levels | None, said: str, asked_by: str) -> Decision:
         """One algorithm on each tier."""
@@ -124,9 +134,13 @@ class _Case:
         reason = f"{said} chooses an algorithm for each level"
         if levels is None:
             asked_by, reason = POLICY, f"{self.operator} of more than {ranks.MEDIUM} ranks is hierarchical"
-        if self.topology is None:
-            reason += f"; no topology was given, so servers of {ranks.SERVER} are assumed"
+        reason += self._assumed
         return self._decision(hierarchy(tuple(records), tiers), reason, asked_by, "; ".join(fallbacks) or None, tiers)
+
+    @property
+    def _assumed(self) -> str:
+        """What a reason adds where the tiers were not given."""
+        return "" if self.topology else f"; no topology was given, so servers of {ranks.SERVER} are assumed"
 
     def _decision(
         self, record: Algorithm, reason: str, asked_by: str, fallback: str | None, tiers: tuple[int, ...] | None
@@ -145,6 +159,17 @@ class _Case:
             record=record,
             tiers=tiers,
         )
+
+
+def _spanning(levels: Levels, operator: str) -> str | None:
+    """The algorithm over all tiers that levels name and nothing beside it, if it has the operator.
+
+    HCCL writes its pipeline, which is inside the servers as much as between them, as ``level0:NA;level1:pipeline``.
+    """
+    named = {name for name in levels.names if name is not None}
+    name = named.pop() if len(named) == 1 else None
+    record = registered(name) if name in algorithms() else None
+    return record.name if record is not None and record.over is not None and record.supports(operator) else None
 
 
 def _levels(wanted: object, asked_by: str, operator: str) -> Levels | None:

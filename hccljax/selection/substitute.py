@@ -17,8 +17,10 @@ SUBSTITUTES = {
     "NHR": ("H-D_R", "ring"),
     "tree": ("H-D_R", "ring"),
     "double_tree": ("tree", "H-D_R", "ring"),
+    "double_ring": ("ring",),
+    "star": ("mesh",),
 }
-"""What runs instead of an algorithm that lacks the operator, in order; HCCL's rule, with its trees added."""
+"""What runs instead of an algorithm that lacks the operator, in order; HCCL's rule, with hccljax's own words added."""
 
 ANY = ("NHR", "H-D_R", "ring", "pairwise")
 """What runs instead of all others."""
@@ -41,6 +43,8 @@ def substituted(
     if name == "native":
         raise unsupported(registered(name), operator)
     lack = f"{name!r} has no {operator}" if record is not None else f"{name!r} is not part of this version"
+    if record is not None and record.supports(operator):
+        lack = f"{name!r} works on all levels together and runs on none beside another algorithm"
     for other in (*SUBSTITUTES.get(name, ()), *ANY):
         if other in known and able(registered(other)):
             return registered(other), f"{lack}; {other!r} runs instead"

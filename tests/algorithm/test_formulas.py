@@ -13,7 +13,7 @@ from hccljax.group import Group
 from hccljax.reduction import reduction
 from hccljax.schedule import count
 
-RANKS = [*range(2, 18), 31, 32, 64]
+RANKS = [*range(2, 18), 31, 32, 33, 64]
 PAIRS = [
     (name, operator)
     for name in hccljax.algorithms()

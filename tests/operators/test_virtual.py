@@ -15,7 +15,7 @@ from hccljax.reduction import reduction
 
 # all_reduce of the double tree takes 1 s to compile; its way down is its way up turned round (broadcast, below).
 MAIN = {"double_tree": "reduce"}
-ALGORITHMS = ["ring", "tree", "double_tree", "H-D_R", "mesh", "native"]
+ALGORITHMS = ["ring", "double_ring", "tree", "double_tree", "H-D_R", "mesh", "native"]
 AWKWARD = [9, 12, 16, 17, 31, 33, 63, 64]
 FEWER = {"double_tree": (12, 17, 33, 64), "mesh": (9, 12, 16, 17, 33, 64)}  # these take longest to compile
 CASES = [(name, p) for name in ALGORITHMS for p in FEWER.get(name, AWKWARD)]

@@ -197,7 +197,10 @@ def test_tree_named_by_the_program_is_the_binomial_tree_at_any_size(who):
     assert decided("all_reduce", 8, 8 * BIG, **{who: "tree"}).algorithm == "tree"
 
 
-@pytest.mark.parametrize("name", [name for name in algorithms() if name not in ("tree", "native", "pairwise")])
+@pytest.mark.parametrize("name", [
+    name for name in algorithms()
+    if name not in ("tree", "native") and registered(name).supports("all_reduce") and registered(name).over is None
+])  # fmt: skip
 def test_a_name_alone_means_every_rank_whatever_the_topology(name):
     for asked in ({"algo": name}, {"algorithm": name}, {"communicator": name}):
         decision = decided("all_reduce", 128, 64, "16x8", **asked)
@@ -234,6 +237,49 @@ def test_levels_without_a_topology_mean_one_server_up_to_64_ranks_and_servers_of
     assert "servers of 8 are assumed" in big.reason
 
 
+@pytest.mark.parametrize("text", ["pipeline", "level0:NA;level1:pipeline", "level0:pipeline", "level1:pipeline"])
+def test_pipeline_works_over_all_tiers_however_it_is_written(text):
+    for asked in ({"algo": text}, {"algorithm": text}, {"communicator": text}):
+        decision = decided("all_reduce", 8, 64, "4x2", **asked)
+        assert (decision.algorithm, decision.tiers, decision.steps) == ("pipeline", (2, 4), 8)
+        assert decision.fallback is None
+        assert "assumed" not in decision.reason
+    for operator, steps in (("all_gather", 8), ("reduce_scatter", 8), ("all_to_all", 8)):
+        three = decided(operator, 16, 64, "2x4x2", algo=text)
+        assert (three.algorithm, three.tiers, three.steps) == ("pipeline", (2, 4, 2), steps)
+
+
+def test_pipeline_takes_its_servers_from_where_hierarchies_do():
+    big = decided("all_gather", 72, algorithm="pipeline")
+    assert (big.tiers, big.steps) == ((8, 9), 9)
+    assert "servers of 8 are assumed" in big.reason
+    flat = decided("all_gather", 8, algo="pipeline")
+    assert (flat.algorithm, flat.steps) == ("pipeline", 1)
+    assert "assumed" not in flat.reason
+    assert decided("all_reduce", 8, algo="level1:pipeline").algorithm == "ring"  # there is nothing between servers
+
+
+def test_pipeline_beside_another_algorithm_is_replaced_on_its_level():
+    decision = fallen_back("all_reduce", 8, 64, "2x4", algo="level0:ring;level1:pipeline")
+    assert decision.algorithm == "level0:ring;level1:H-D_R"
+    assert "level1: 'pipeline' works on all levels together" in decision.fallback
+
+
+def test_pipeline_leaves_an_operator_that_it_lacks_to_the_levels():
+    decision = fallen_back("broadcast", 8, 64, "2x4", algo="level0:NA;level1:pipeline")
+    assert decision.algorithm == "level0:ring;level1:H-D_R"
+    assert decision.fallback.startswith("level1: 'pipeline' has no broadcast")
+
+
+def test_star_and_double_ring_have_a_part_on_each_level():
+    text = "level0:star;level1:double_ring"
+    assert fallen_back("broadcast", 8, 64, "2x4", algo=text).algorithm == "level0:star;level1:ring"
+    assert fallen_back("all_reduce", 8, 64, "2x4", algo=text).algorithm == "level0:mesh;level1:double_ring"
+    assert decided("scatter", 8, 64, "2x4", algo="level0:star;level1:star").algorithm == "level0:star;level1:star"
+    both = decided("all_gather", 8, 64, "2x4", algo="level0:double_ring;level1:double_ring")
+    assert (both.algorithm, both.steps) == ("level0:double_ring;level1:double_ring", 3 + 1)
+
+
 def test_hierarchical_chooses_an_algorithm_for_each_level():
     for asked in ({"algo": "hierarchical"}, {"algorithm": "hierarchical"}):
         decision = decided("all_reduce", 8, 64, "2x4", **asked)
@@ -267,10 +313,14 @@ REPLACED = [
     ("NB", "broadcast", "H-D_R"),
     ("AHC", "reduce_scatter", "H-D_R"),
     ("AHC_BROKE", "all_reduce", "H-D_R"),
-    ("pipeline", "all_reduce", "H-D_R"),
-    ("pipeline", "all_to_all", "pairwise"),
+    ("AHC", "all_to_all", "pairwise"),
+    ("AHC", "broadcast", "H-D_R"),
+    ("pipeline", "broadcast", "H-D_R"),
+    ("double_ring", "scatter", "ring"),
+    ("double_ring", "all_to_all", "pairwise"),
+    ("star", "all_reduce", "mesh"),
+    ("star", "all_to_all", "mesh"),
     ("bruck", "all_to_all", "pairwise"),
-    ("star", "broadcast", "H-D_R"),
 ]
 
 
