@@ -37,8 +37,7 @@ from hccljax.errors import (
     UnsupportedError,
 )
 from hccljax.group import Group
-from hccljax.selection import Decision, explain
-from hccljax.selection import available as algorithms
+from hccljax.selection import Decision, algorithms, explain
 from hccljax.topology import Topology
 from hccljax.training import as_varying, value_and_grad
 

@@ -285,9 +285,35 @@ def test_hierarchical_chooses_an_algorithm_for_each_level():
         decision = decided("all_reduce", 8, 64, "2x4", **asked)
         assert (decision.algorithm, decision.tiers) == ("level0:ring;level1:tree", (4, 2))
         assert "hierarchical" in decision.reason
-        flat = decided("all_reduce", 8, **asked)
+        flat = (decided if "algo" in asked else fallen_back)("all_reduce", 8, **asked)
         assert (flat.algorithm, flat.asked_by) == ("ring", "policy ranks")
         assert "chooses nothing for one flat server" in flat.reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "topology", "missing"),
+    [
+        ("level0:ring;level1:tree", None, "level1 has no effect on 8 ranks in one flat server"),
+        ("level1:tree", None, "level1 has no effect on 8 ranks in one flat server"),
+        ("level0:ring;level2:tree", "2x4", "level2 has no effect on 8 ranks in 2 levels"),
+        ("hierarchical", None, "a hierarchy has no effect on 8 ranks in one flat server"),
+    ],
+)
+def test_levels_that_are_not_there_are_no_silent_wish(asked, topology, missing):
+    for who in ("algorithm", "communicator"):
+        assert (
+            f"{missing}: pass topology=, such as '2x4'"
+            in fallen_back("all_reduce", 8, 64, topology, **{who: asked}).fallback
+        )
+    assert decided("all_reduce", 8, 64, topology, algo=asked).fallback is None  # a setting for every communicator
+    assert decided("all_reduce", 1, algorithm=asked).fallback is None
+
+
+def test_a_tree_is_sized_by_what_its_level_sees():
+    sized = decided("all_reduce", 128, 3 << 20, "16x8", algorithm="level0:tree;level1:tree")
+    assert sized.algorithm == "level0:double_tree;level1:double_tree"  # a tree below passes the whole message on
+    sized = decided("all_reduce", 128, 3 << 20, "16x8", algorithm="level0:ring;level1:tree")
+    assert sized.algorithm == "level0:ring;level1:tree"
 
 
 @pytest.mark.parametrize("topology", ["2x8", "16", "1", "2x2x2"])
@@ -362,10 +388,17 @@ def test_a_lower_level_that_can_wrap_needs_no_broadcast_of_its_own():
 
 
 @pytest.mark.parametrize("operator", ["broadcast", "reduce", "scatter", "gather"])
-@pytest.mark.parametrize("who", ["algo", "algorithm", "communicator"])
-def test_nothing_replaces_native(operator, who):
+def test_nothing_replaces_native_where_the_call_asks_for_it(operator):
     with pytest.raises(UnsupportedError, match=f"'native' has no {operator}; expected one of .*ring"):
-        decided(operator, 8, **{who: "native"})
+        decided(operator, 8, algorithm="native")
+
+
+@pytest.mark.parametrize("operator", ["broadcast", "reduce", "scatter", "gather"])
+@pytest.mark.parametrize("who", ["algo", "communicator"])
+def test_native_for_all_operators_gives_way_where_jax_has_none(operator, who):
+    decision = fallen_back(operator, 8, **{who: "native"})
+    assert decision.algorithm == "H-D_R"
+    assert decision.reason.endswith("cannot be had")
 
 
 @pytest.mark.parametrize("operator", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
