@@ -1,10 +1,10 @@
 """One file per collective algorithm; ``base`` holds the record they fill in and the registry."""
 
-from hccljax.algorithm import double_tree, halving_doubling, mesh, native, pairwise, ring, tree
+from hccljax.algorithm import bruck, double_tree, halving_doubling, mesh, native, nb, nhr, pairwise, ring, tree
 from hccljax.algorithm.base import Algorithm, algorithms, register, registered, run
 from hccljax.algorithm.hierarchical import hierarchy
 
 # Importing a module registers its algorithm.
-BUILT_IN = (ring, tree, double_tree, halving_doubling, mesh, pairwise, native)
+BUILT_IN = (ring, tree, double_tree, halving_doubling, nhr, nb, mesh, pairwise, bruck, native)
 
 __all__ = ["Algorithm", "algorithms", "hierarchy", "register", "registered", "run"]

@@ -50,6 +50,17 @@ def with_block(blocks: jax.Array, block: jax.Array, index: jax.Array) -> jax.Arr
     return lax.dynamic_update_index_in_dim(blocks, block, index, 0, allow_negative_indices=False)
 
 
+def take_rows(blocks: jax.Array, indices: jax.Array) -> jax.Array:
+    """The blocks at traced indices [n] → [n, …]."""
+    out = lax.empty((indices.size, *blocks.shape[1:]), blocks.dtype)
+    return repeat(indices.size, lambda i, out: with_block(out, block_at(blocks, indices[i]), i), out)
+
+
+def place_rows(out: jax.Array, rows: jax.Array, indices: jax.Array) -> jax.Array:
+    """out with row i of rows [n, …] at the traced indices[i]."""
+    return repeat(indices.size, lambda i, out: with_block(out, block_at(rows, i), indices[i]), out)
+
+
 def wrap(index: jax.Array, p: int) -> jax.Array:
     """index (at least -2p) modulo p; one remainder instead of the sign-aware ``%`` and its five selections."""
     return lax.rem(index + np.int32(2 * p), np.int32(p))
