@@ -63,6 +63,8 @@ CANDIDATES: dict[str, PerDevice] = {
     "psum": lambda x: lax.psum(x, AXIS),
     "ring": ours("ring"),
     "H-D_R": ours("H-D_R"),
+    "NHR": ours("NHR"),
+    "NB": ours("NB"),
     "mesh": ours("mesh"),
     "ring/ring": ours("level0:ring;level1:ring", "2x4"),
     "double_tree": ours("double_tree"),

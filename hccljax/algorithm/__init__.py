@@ -1,11 +1,14 @@
 """One file per collective algorithm; ``base`` holds the record they fill in and the registry."""
 
 from hccljax.algorithm import (
+    bruck,
     double_ring,
     double_tree,
     halving_doubling,
     mesh,
     native,
+    nb,
+    nhr,
     pairwise,
     pipeline,
     ring,
@@ -16,6 +19,8 @@ from hccljax.algorithm.base import Algorithm, algorithms, register, registered, 
 from hccljax.algorithm.hierarchical import hierarchy
 
 # Importing a module registers its algorithm.
-BUILT_IN = (ring, tree, double_tree, double_ring, halving_doubling, mesh, star, pipeline, pairwise, native)
+BUILT_IN = (
+    ring, tree, double_tree, double_ring, halving_doubling, nhr, nb, mesh, star, pipeline, pairwise, bruck, native,
+)  # fmt: skip
 
 __all__ = ["Algorithm", "algorithms", "hierarchy", "register", "registered", "run"]

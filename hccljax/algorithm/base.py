@@ -124,11 +124,21 @@ def run(
     if algorithm.has(operator):
         kernel = getattr(algorithm, operator)
         return kernel(x, group, op) if operator in ("all_reduce", "reduce_scatter") else kernel(x, group)
-    if operator == "all_reduce" and algorithm.supports(operator):
-        blocks = split_blocks(x, group.size)
-        mine = run(algorithm, "reduce_scatter", blocks, group, op)
-        return join_blocks(run(algorithm, "all_gather", mine, group), x.shape)
+    if algorithm.supports(operator):
+        return composed(algorithm, operator, x, group, op)
     raise unsupported(algorithm, operator)
+
+
+def composed(
+    algorithm: Algorithm, operator: str, x: jax.Array, group: Group, op: Reduction | None = None, root: int = 0
+) -> jax.Array:
+    """x through the two operators that COMPOSED names, whether or not the algorithm has a kernel of its own.
+
+    A kernel that has another form for some sizes calls this for the others.
+    """
+    first, second = COMPOSED[operator]
+    mine = run(algorithm, first, split_blocks(x, group.size), group, op, root)
+    return join_blocks(run(algorithm, second, mine, group, root=root), x.shape)
 
 
 def _run_rooted(
@@ -139,12 +149,7 @@ def _run_rooted(
     if not algorithm.supports(operator):
         raise unsupported(algorithm, operator)
     if not algorithm.has(operator):
-        blocks = split_blocks(x, group.size)
-        if operator == "broadcast":
-            mine = run(algorithm, "scatter", blocks, group, root=root)
-            return join_blocks(run(algorithm, "all_gather", mine, group), x.shape)
-        mine = run(algorithm, "reduce_scatter", blocks, group, op)
-        return join_blocks(run(algorithm, "gather", mine, group, root=root), x.shape)
+        return composed(algorithm, operator, x, group, op, root)
     kernel = getattr(algorithm, operator)
     arguments = (op,) if operator == "reduce" else ()
     if algorithm.rooted:

@@ -21,6 +21,9 @@ RUNS = {
     "native": (4, {"algorithm": "native"}, ("all_reduce", "all_gather", "reduce_scatter")),
     "hierarchy": (8, TWO_SERVERS, ("all_reduce", "broadcast")),
     "hierarchy of blocks": (8, {**TWO_SERVERS, "algorithm": "level0:ring;level1:H-D_R"}, ("all_gather", "gather")),
+    "NHR": (4, {"algorithm": "NHR"}, ("all_gather", "scatter")),
+    "NB": (3, {"algorithm": "NB"}, ("reduce_scatter", "all_gather")),
+    "bruck": (3, {"algorithm": "bruck"}, ("all_to_all",)),
     "odd": (3, {"algorithm": "H-D_R"}, ("all_reduce", "reduce_scatter")),
 }
 
