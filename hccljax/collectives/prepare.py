@@ -21,11 +21,16 @@ from hccljax.topology import Topology, as_topology
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments that all collectives share, checked once for all leaves."""
+    """The arguments that all collectives share, checked once for all leaves.
+
+    form is the end of the operator's name, ``"_v"`` or ``"_vc"``, if its blocks differ in size: the kernels are those
+    of the operator without it, the Decision names it.
+    """
 
     group: Group
     algorithm: str | Algorithm | OfCommunicator | None
     topology: Topology | None
+    form: str = ""
 
     def run(
         self,
@@ -39,7 +44,7 @@ class Request:
         """The kernel call for one leaf; its message is ``factor`` times x."""
         tiers = self.topology or self.group.topology
         nbytes, p = message_bytes(x) * factor, self.group.size
-        decision = choose(operator, nbytes, p, self.algorithm, tiers, accumulate_dtype=accumulate_dtype)
+        decision = choose(operator + self.form, nbytes, p, self.algorithm, tiers, accumulate_dtype=accumulate_dtype)
         assert decision.record is not None
         group = self.group if decision.tiers is None else self.group.with_levels(decision.tiers)
         # An algorithm that accumulates divides a mean before it rounds it.
@@ -49,12 +54,15 @@ class Request:
 
 
 def request(
-    axis_name: AxisName | Group, algorithm: str | Algorithm | OfCommunicator | None, topology: str | Topology | None
+    axis_name: AxisName | Group,
+    algorithm: str | Algorithm | OfCommunicator | None,
+    topology: str | Topology | None,
+    form: str = "",
 ) -> Request:
     """The checked request."""
     group = as_group(axis_name)
     group.resolved  # noqa: B018  (raises for an unmapped axis or a partition of another size)
-    return Request(group, algorithm, as_topology(topology))
+    return Request(group, algorithm, as_topology(topology), form)
 
 
 def warn_if_invariant(x: jax.Array, group: Group, op: str) -> None:

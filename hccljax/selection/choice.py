@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import hccljax.selection.ranks as ranks
 from hccljax.algorithm import Algorithm, algorithms, hierarchy
+from hccljax.algorithm.base import VARIABLE
 from hccljax.algorithm.hierarchical import AROUND, serves
 from hccljax.errors import ArgumentError, SettingError, shown
 from hccljax.selection.accumulation import accumulated
@@ -81,7 +82,9 @@ class _Case:
     """One operator, message size, group size and topology, for which a Decision is to be made."""
 
     def __init__(self, operator: str, nbytes: int, p: int, topology: Topology | None):
-        self.operator, self.nbytes, self.p, self.topology = operator, nbytes, p, topology
+        # A V form runs the kernels of the operator that it is a form of; only the Decision has its name.
+        self.name, self.operator = operator, VARIABLE.get(operator, operator)
+        self.nbytes, self.p, self.topology = nbytes, p, topology
 
     def decide(self, wanted: object, asked_by: str) -> Decision:
         """The Decision for what was asked for, None being nothing."""
@@ -94,6 +97,8 @@ class _Case:
         levels = None if wanted is None else _levels(wanted, asked_by, self.operator)
         if levels is not None and levels.every_level and levels.names[0] != "hierarchical":
             return self._flat(self._sized(levels.names[0]), f"{said} names {levels.names[0]!r}", asked_by)
+        if levels is None and self.name == "all_to_all_vc":
+            return self._flat("pairwise", "only pairwise exchange sends every pair of ranks its own count", POLICY)
         tiers = self.topology.sizes if self.topology else ranks.servers(self.p)
         if len(tiers) > 1 and self.p > 1 and (levels is not None or self.p > ranks.MEDIUM):
             return self._tiered(tiers, levels, said, asked_by)
@@ -138,7 +143,7 @@ class _Case:
     ) -> Decision:
         alone = self.p == 1
         return Decision(
-            operator=self.operator,
+            operator=self.name,
             ranks=self.p,
             nbytes=self.nbytes,
             algorithm=record.name,

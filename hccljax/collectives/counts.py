@@ -1,0 +1,101 @@
+"""Counts of the variable-size operators: checked where they are static, and the rows they stand for."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hccljax.errors import ArgumentError, DtypeError, shown
+
+
+def checked_counts(counts: Any, p: int, what: str = "counts") -> tuple[int, ...]:
+    """counts as p static ints, none of them negative."""
+    if isinstance(counts, jax.core.Tracer):
+        raise ArgumentError(
+            f"{what} is a traced array of shape {counts.shape}: expected {p} static ints, since shapes depend on them "
+            f"(all_to_all_v takes counts that are known only at run time)"
+        )
+    try:
+        given = [_as_count(count) for count in counts]
+    except TypeError:
+        raise ArgumentError(
+            f"{what}={shown(counts)}: expected a sequence of {p} static ints, one for each rank"
+        ) from None
+    if len(given) != p:
+        raise ArgumentError(f"{what}={shown(counts)} has {len(given)} entries; expected {p}, one for each rank")
+    if min(given) < 0:
+        raise ArgumentError(
+            f"{what}={shown(counts)}: {what}[{given.index(min(given))}] is {min(given)}; expected 0 or more"
+        )
+    return tuple(given)
+
+
+def checked_matrix(matrix: Any, p: int) -> tuple[tuple[int, ...], ...]:
+    """matrix as p rows of p static ints, none of them negative."""
+    if isinstance(matrix, jax.core.Tracer):
+        raise ArgumentError(
+            f"matrix is a traced array of shape {matrix.shape}: expected {p} rows of {p} static ints, since shapes "
+            f"depend on them (all_to_all_v takes counts that are known only at run time)"
+        )
+    try:
+        rows = list(matrix)
+    except TypeError:
+        raise ArgumentError(f"matrix={shown(matrix)}: expected {p} rows of {p} static ints") from None
+    if len(rows) != p:
+        raise ArgumentError(f"matrix has {len(rows)} rows; expected {p}, one for each sending rank")
+    return tuple(checked_counts(row, p, f"matrix[{i}]") for i, row in enumerate(rows))
+
+
+def _as_count(count: Any) -> int:
+    if isinstance(count, (bool, np.bool_)):
+        raise TypeError(count)
+    return operator.index(count)
+
+
+def run_time_counts(counts: Any, p: int, what: str) -> jax.Array:
+    """counts as an int32 array [p]; they may be traced. Those known already are checked."""
+    try:
+        array = jnp.asarray(counts)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{what}={shown(counts)}: expected an array of {p} ints") from None
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise DtypeError(f"{what} has dtype {array.dtype}; expected integers")
+    if array.shape != (p,):
+        raise ArgumentError(f"{what} has shape {array.shape}; expected ({p},), one count for each rank")
+    if not isinstance(counts, jax.Array) and min(known := np.asarray(counts)) < 0:
+        raise ArgumentError(f"{what}={shown(counts)}: {what}[{known.argmin()}] is negative; expected 0 or more")
+    return lax.convert_element_type(array, jnp.int32)
+
+
+def rows_taken(x: jax.Array, starts: jax.Array, counts: jax.Array, length: int) -> jax.Array:
+    """x [n, …] → [p, length, …]: counts[j] rows from starts[j] on, zeros behind them."""
+    inside = lax.lt(lax.broadcasted_iota(jnp.int32, (counts.size, length), 1), _wide(counts, length))
+    index = _wide(starts, length) + lax.broadcasted_iota(jnp.int32, (counts.size, length), 1)
+    index = lax.select(inside, index, lax.full_like(index, x.shape[0]))
+    return x.at[index].get(mode="fill", fill_value=0)
+
+
+def rows_placed(blocks: jax.Array, starts: jax.Array, counts: jax.Array, length: int) -> jax.Array:
+    """blocks [p, m, …] → [length, …], zeros but for the first counts[i] rows of block i, from starts[i] on."""
+    m = blocks.shape[1]
+    inside = lax.lt(lax.broadcasted_iota(jnp.int32, (counts.size, m), 1), _wide(counts, m))
+    index = _wide(starts, m) + lax.broadcasted_iota(jnp.int32, (counts.size, m), 1)
+    index = lax.select(inside, index, lax.full_like(index, length))
+    out = jnp.zeros((length, *blocks.shape[2:]), blocks.dtype)
+    return out.at[index].set(blocks, mode="drop")
+
+
+def rows_kept(blocks: jax.Array, counts: jax.Array) -> jax.Array:
+    """blocks [p, length, …] with zeros behind the first counts[j] rows of block j."""
+    length = blocks.shape[1]
+    inside = lax.lt(lax.broadcasted_iota(jnp.int32, (counts.size, length), 1), _wide(counts, length))
+    return lax.select(lax.broadcast_in_dim(inside, blocks.shape, (0, 1)), blocks, lax.full_like(blocks, 0))
+
+
+def _wide(values: jax.Array, length: int) -> jax.Array:
+    return lax.broadcast_in_dim(values, (values.size, length), (0,))
