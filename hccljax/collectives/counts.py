@@ -51,6 +51,17 @@ def checked_matrix(matrix: Any, p: int) -> tuple[tuple[int, ...], ...]:
     return tuple(checked_counts(row, p, f"matrix[{i}]") for i, row in enumerate(rows))
 
 
+def checked_capacity(capacity: Any) -> int:
+    """capacity as a static int."""
+    try:
+        room = _as_count(capacity)
+    except TypeError:
+        room = -1
+    if room < 0:
+        raise ArgumentError(f"capacity={shown(capacity)}: expected a static int, 0 or more")
+    return room
+
+
 def _as_count(count: Any) -> int:
     if isinstance(count, (bool, np.bool_)):
         raise TypeError(count)

@@ -20,7 +20,7 @@ from hccljax.algorithm.blocks import look_up
 from hccljax.algorithm.pairwise import all_to_all_vc as exchange_by_pairs
 from hccljax.algorithm.pairwise import pairwise
 from hccljax.collectives.counts import (
-    checked_counts,
+    checked_capacity,
     checked_matrix,
     rows_kept,
     rows_placed,
@@ -119,7 +119,7 @@ def all_to_all_v(
 
 def _room(x: Any, p: int, capacity: Any, flat: bool) -> int:
     """Rows of a block; every leaf of x is known to have the right shape afterwards."""
-    room = None if capacity is None else checked_counts([capacity], 1, "capacity")[0]
+    room = None if capacity is None else checked_capacity(capacity)
     heads = {leaf.shape[: 1 if flat else 2] for leaf in jax.tree.leaves(x)}
     if not heads:
         raise ArgumentError(f"x={shown(x)} holds no array: expected at least one")
