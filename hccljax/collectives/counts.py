@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import PartitionSpec
 
+from hccljax.collectives.sharded import reshaped, spec_of
 from hccljax.errors import ArgumentError, DtypeError, shown
 
 
@@ -85,28 +87,35 @@ def run_time_counts(counts: Any, p: int, what: str) -> jax.Array:
 
 def rows_taken(x: jax.Array, starts: jax.Array, counts: jax.Array, length: int) -> jax.Array:
     """x [n, …] → [p, length, …]: counts[j] rows from starts[j] on, zeros behind them."""
-    inside = lax.lt(lax.broadcasted_iota(jnp.int32, (counts.size, length), 1), _wide(counts, length))
-    index = _wide(starts, length) + lax.broadcasted_iota(jnp.int32, (counts.size, length), 1)
-    index = lax.select(inside, index, lax.full_like(index, x.shape[0]))
+    row, counts = _rows(counts, length)
+    index = lax.select(
+        row < counts, lax.broadcast_in_dim(starts, row.shape, (0,)) + row, lax.full_like(row, x.shape[0])
+    )
     return x.at[index].get(mode="fill", fill_value=0)
-
-
-def rows_placed(blocks: jax.Array, starts: jax.Array, counts: jax.Array, length: int) -> jax.Array:
-    """blocks [p, m, …] → [length, …], zeros but for the first counts[i] rows of block i, from starts[i] on."""
-    m = blocks.shape[1]
-    inside = lax.lt(lax.broadcasted_iota(jnp.int32, (counts.size, m), 1), _wide(counts, m))
-    index = _wide(starts, m) + lax.broadcasted_iota(jnp.int32, (counts.size, m), 1)
-    index = lax.select(inside, index, lax.full_like(index, length))
-    out = jnp.zeros((length, *blocks.shape[2:]), blocks.dtype)
-    return out.at[index].set(blocks, mode="drop")
 
 
 def rows_kept(blocks: jax.Array, counts: jax.Array) -> jax.Array:
     """blocks [p, length, …] with zeros behind the first counts[j] rows of block j."""
-    length = blocks.shape[1]
-    inside = lax.lt(lax.broadcasted_iota(jnp.int32, (counts.size, length), 1), _wide(counts, length))
-    return lax.select(lax.broadcast_in_dim(inside, blocks.shape, (0, 1)), blocks, lax.full_like(blocks, 0))
+    row, counts = _rows(counts, blocks.shape[1])
+    spec = spec_of(blocks)
+    sharding = PartitionSpec(*spec) if any(spec) else None
+    kept = lax.broadcast_in_dim(row < counts, blocks.shape, (0, 1), out_sharding=sharding)
+    return lax.select(kept, blocks, lax.full_like(blocks, 0))
 
 
-def _wide(values: jax.Array, length: int) -> jax.Array:
-    return lax.broadcast_in_dim(values, (values.size, length), (0,))
+def rows_joined(blocks: jax.Array, counts: jax.Array, length: int) -> jax.Array:
+    """blocks [p, m, …] → [length, …]: the first counts[i] rows of every block i without gaps, zeros behind them."""
+    (p, m), ends = blocks.shape[:2], jnp.cumsum(counts, dtype=counts.dtype)
+    row = lax.iota(counts.dtype, length)
+    # The number of blocks that end before a row; jnp.searchsorted fails in a checked shard_map (jax 0.10.2).
+    block = jnp.sum(row[:, None] >= ends[None, :], 1, dtype=counts.dtype)
+    before = (ends - counts).at[block].get(mode="clip")
+    index = lax.select(block < p, block * m + row - before, lax.full_like(row, p * m))
+    flat = reshaped(blocks, (p * m, *blocks.shape[2:]), spec_of(blocks)[1:])
+    return flat.at[index].get(mode="fill", fill_value=0)
+
+
+def _rows(counts: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:
+    """(the number of each row in its block, the count of its block), both int32 [p, length]."""
+    row = lax.broadcasted_iota(counts.dtype, (counts.size, length), 1)
+    return row, lax.broadcast_in_dim(counts, row.shape, (0,))

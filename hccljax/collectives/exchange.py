@@ -22,8 +22,8 @@ from hccljax.algorithm.pairwise import pairwise
 from hccljax.collectives.counts import (
     checked_capacity,
     checked_matrix,
+    rows_joined,
     rows_kept,
-    rows_placed,
     rows_taken,
     run_time_counts,
 )
@@ -231,8 +231,6 @@ def _exchanged(x: jax.Array, this: Request, matrix: Matrix) -> jax.Array:
 
         return sharded_alike(call, vary(x, run.group.axes), "all_to_all_vc")
     counts, rank = np.array(matrix, np.int32), this.group.rank
-    most, longest = int(counts.max()), int(counts.sum(0).max())
-    sends, leaves_at = (look_up(table, rank) for table in (counts, np.cumsum(counts, 1, np.int32) - counts))
-    gets, arrives_at = (look_up(table.T, rank) for table in (counts, np.cumsum(counts, 0, np.int32) - counts))
-    blocks = exchanged(rows_taken(x, leaves_at, sends, most), this, 0, 0, False)
-    return rows_placed(blocks, arrives_at, gets, longest)
+    sends, starts = (look_up(table, rank) for table in (counts, np.cumsum(counts, 1, np.int32) - counts))
+    blocks = exchanged(rows_taken(x, starts, sends, int(counts.max())), this, 0, 0, False)
+    return rows_joined(blocks, look_up(counts.T, rank), int(counts.sum(0).max()))

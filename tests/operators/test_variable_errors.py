@@ -43,7 +43,10 @@ STATIC = {
         "dimension 0 has size 6, but counts=(2, 3) add up to 5; expected a size of 5",
     ),
     "bad op": (lambda x: hccljax.reduce_scatter_v(x, "r", (2, 4), "xor"), "op='xor': expected one of"),
-    "bad algorithm": (lambda x: hccljax.reduce_scatter_v(x, "r", (2, 4), algorithm="rings"), "algorithm='rings': expected"),
+    "bad algorithm": (
+        lambda x: hccljax.reduce_scatter_v(x, "r", (2, 4), algorithm="rings"),
+        "algorithm='rings': expected",
+    ),
     "matrix rows": (lambda x: hccljax.all_to_all_vc(x, "r", [[1, 2]]), "matrix has 1 rows; expected 2"),
     "matrix columns": (
         lambda x: hccljax.all_to_all_vc(x, "r", [[1, 2], [3]]),
