@@ -91,7 +91,7 @@ def rows_taken(x: jax.Array, starts: jax.Array, counts: jax.Array, length: int) 
     index = lax.select(
         row < counts, lax.broadcast_in_dim(starts, row.shape, (0,)) + row, lax.full_like(row, x.shape[0])
     )
-    return x.at[index].get(mode="fill", fill_value=0)
+    return _filled(x, index)
 
 
 def rows_kept(blocks: jax.Array, counts: jax.Array) -> jax.Array:
@@ -112,7 +112,14 @@ def rows_joined(blocks: jax.Array, counts: jax.Array, length: int) -> jax.Array:
     before = (ends - counts).at[block].get(mode="clip")
     index = lax.select(block < p, block * m + row - before, lax.full_like(row, p * m))
     flat = reshaped(blocks, (p * m, *blocks.shape[2:]), spec_of(blocks)[1:])
-    return flat.at[index].get(mode="fill", fill_value=0)
+    return _filled(flat, index)
+
+
+def _filled(x: jax.Array, index: jax.Array) -> jax.Array:
+    """x[index], zeros where index is the number of rows of x."""
+    if not x.shape[0]:  # JAX takes nothing from an empty array, not even what is to be filled
+        x = lax.pad(x, lax.full_like(x, 0, shape=()), [(0, 1, 0), *[(0, 0, 0)] * (x.ndim - 1)])
+    return x.at[index].get(mode="fill", fill_value=0)
 
 
 def _rows(counts: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:

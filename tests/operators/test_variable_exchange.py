@@ -69,6 +69,17 @@ def test_devices_equal_numpy(p, ranks):
     check(ranks, ranks.devices(fn, (x, counts, offsets), p), expected_rows(x, counts, offsets, 3))
 
 
+@pytest.mark.parametrize(("n", "capacity", "width"), [(0, 2, 2), (3, 0, 2), (3, 2, 0)])
+def test_empty_arrays(n, capacity, width, ranks):
+    x, counts = np.ones((2, n, width), np.float32), np.array([[1, 2], [0, 3]], np.int32)
+
+    def fn(rows):
+        x, counts = rows
+        return hccljax.all_to_all_v(x, ranks.axis, counts, capacity=capacity, send_offsets=jnp.zeros(2, int))
+
+    check(ranks, ranks.virtual(fn, (x, counts)), expected_rows(x, counts, np.zeros((2, 2), int), capacity))
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "bool", "complex64", "uint8"])
 def test_dtypes(dtype, ranks):
     rng = np.random.default_rng(0)
