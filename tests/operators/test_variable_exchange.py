@@ -113,9 +113,9 @@ def test_every_communicator_of_a_group_exchanges_its_own(ranks):
         check(ranks, [value[members] for value in out], expected(x[members], counts[members]))
 
 
-# Rows of any kind of routing, counts and offsets traced: three programs for all examples.
+# Rows of any kind of routing, counts and offsets traced: two programs for all examples.
 @settings(max_examples=60, deadline=None)
-@given(p=st.sampled_from([2, 3, 5]), data=st.data())
+@given(p=st.sampled_from([2, 5]), data=st.data())
 def test_random_rows_equal_numpy(ranks, programs, p, data):
     ints = st.lists(st.integers(-2, 12), min_size=p * p, max_size=p * p).map(lambda v: np.reshape(v, (p, p)))
     counts = data.draw(ints, label="counts").astype(np.int32)
@@ -129,7 +129,7 @@ def programs(ranks):
     def fn(x, counts, offsets):
         return hccljax.all_to_all_v(x, ranks.axis, counts, capacity=4, send_offsets=offsets)
 
-    return {p: jax.jit(jax.vmap(fn, axis_name=ranks.axis)) for p in (2, 3, 5)}
+    return {p: jax.jit(jax.vmap(fn, axis_name=ranks.axis)) for p in (2, 5)}
 
 
 @settings(max_examples=20, deadline=None)
@@ -169,7 +169,7 @@ def test_padding_does_not_leak(ranks):
         fn = lambda x: hccljax.all_to_all_v(x, ranks.axis, jnp.array([1, 0]))[0]  # noqa: E731
         return jnp.sum(jax.vmap(fn, axis_name=ranks.axis)(x) ** 2)
 
-    value, grads = jax.value_and_grad(loss)(x)
+    value, grads = jax.jit(jax.value_and_grad(loss))(x)
     assert value == 2
     np.testing.assert_array_equal(grads, [[[2, 0, 0], [0, 0, 0]]] * 2)
 
@@ -233,7 +233,7 @@ def _received(counts, capacity, axis):
     return hccljax.all_to_all(jnp.minimum(counts, capacity), axis, 0, 0)
 
 
-@pytest.mark.parametrize(("capacity", "devices"), [(TOKENS, False), (TOKENS, True), (3, False)])
+@pytest.mark.parametrize(("capacity", "devices"), [(TOKENS, True), (3, False)])
 def test_a_layer_of_experts_equals_the_dense_one(capacity, devices, ranks):
     keys = jax.random.split(jax.random.key(0), 4)
     params = {
@@ -266,7 +266,7 @@ def test_a_layer_of_experts_equals_the_dense_one(capacity, devices, ranks):
         out = dense_layer(params, tokens.reshape(P * TOKENS, WIDTH), kept.reshape(-1)).reshape(tokens.shape)
         return jnp.sum(out**2), out
 
-    wanted_grads, wanted = jax.grad(dense, has_aux=True)(tokens)
+    wanted_grads, wanted = jax.jit(jax.grad(dense, has_aux=True))(tokens)
     np.testing.assert_array_equal(dropped, lost)
     assert (lost.sum() > 0) == (capacity < TOKENS)
     np.testing.assert_allclose(out, wanted, rtol=2e-5, atol=2e-5)
