@@ -180,7 +180,7 @@ def test_keys_of_random_numbers_travel(ranks):
     ranks.same(mine, exchanged(data, np.array(matrix)))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(data=st.data(), p=st.integers(1, 5), accumulate=st.sampled_from([None, "int32"]))
 def test_random_counts_equal_numpy(ranks, data, p, accumulate):
     counts = data.draw(st.lists(st.integers(0, 4), min_size=p, max_size=p))
