@@ -12,6 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import hccljax.collectives as collectives
 from hccljax.algorithm import Algorithm, algorithms
+from hccljax.collectives.counts import checked_counts, checked_matrix
 from hccljax.collectives.leaf import as_array
 from hccljax.errors import ArgumentError, HcclError, shown
 from hccljax.group import Group
@@ -217,6 +218,26 @@ class Communicator:
         """
         return self._call("all_to_all", x, (split_axis, concat_axis), options)
 
+    def all_gather_v(self, x: Any, counts: Sequence[int], **options: Any) -> Any:
+        """x [size, most, …] → [size, sum, …]: counts[r] entries of each row r; see ``hccljax.all_gather_v``."""
+        return self._call("all_gather_v", x, (checked_counts(counts, self.group_size),), options)
+
+    def reduce_scatter_v(self, x: Any, counts: Sequence[int], op: str = "sum", **options: Any) -> Any:
+        """x [size, sum, …] → [size, most, …]: row r is block r of the reduction; see ``hccljax.reduce_scatter_v``."""
+        return self._call("reduce_scatter_v", x, (checked_counts(counts, self.group_size), op), options)
+
+    def all_to_all_v(self, x: Any, send_counts: Any, *, send_offsets: Any = None, **options: Any) -> Any:
+        """x [size, p, capacity, …], send_counts [size, p] → (blocks, recv_counts, dropped), each with rows in front.
+
+        Row r sends send_counts[r, j] rows of its block j to row j; see ``hccljax.all_to_all_v``. send_offsets is
+        [size, p] too.
+        """
+        return self._call("all_to_all_v", (x, send_counts, send_offsets), (), options)
+
+    def all_to_all_vc(self, x: Any, matrix: Sequence[Sequence[int]], **options: Any) -> Any:
+        """x [size, n, …] → [size, m, …]: matrix[i][j] rows go from row i to row j; see ``hccljax.all_to_all_vc``."""
+        return self._call("all_to_all_vc", x, (checked_matrix(matrix, self.group_size),), options)
+
     def send_recv(self, x: Any, pairs: Iterable[Sequence[int]]) -> Any:
         """x [size, …] → [size, …]: row d is row s of each pair (s, d), zeros elsewhere; see ``hccljax.send_recv``."""
         return self._call("send_recv", x, (checked_pairs(pairs, self.group_size),), {})
@@ -252,7 +273,7 @@ class Communicator:
             raise
 
     def _compile(self, operator: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Callable[[Any], Any]:
-        collective = getattr(collectives, operator)
+        collective = _exchange_rows if operator == "all_to_all_v" else getattr(collectives, operator)
         if operator not in ("send_recv", "barrier"):
             options = {name: value for name, value in options.items() if value is not None}
             options = {"topology": self.topology, "algorithm": OfCommunicator(self.algorithm), **options}
@@ -291,6 +312,12 @@ class Communicator:
             return jax.device_put(x, self._sharding if self.executor == "devices" else self.devices[0])
         values = np.asarray(leaf)
         return jax.make_array_from_callback(values.shape, self._sharding, lambda index: values[index])
+
+
+def _exchange_rows(operands: tuple[Any, Any, Any], group: Group, **options: Any) -> Any:
+    """all_to_all_v of (x, send_counts, send_offsets): its counts are arrays of the ranks, as x is."""
+    x, send_counts, send_offsets = operands
+    return collectives.all_to_all_v(x, group, send_counts, send_offsets=send_offsets, **options)
 
 
 def _checked_size(size: Any) -> int:

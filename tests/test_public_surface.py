@@ -17,14 +17,18 @@ ROOT = Path(__file__).parents[1]
 NAMES = [name for name in hccljax.__all__ if name != "lax"]
 COLLECTIVES = (
     "all_gather",
+    "all_gather_v",
     "all_reduce",
     "all_to_all",
+    "all_to_all_v",
+    "all_to_all_vc",
     "barrier",
     "batch_send_recv",
     "broadcast",
     "gather",
     "reduce",
     "reduce_scatter",
+    "reduce_scatter_v",
     "scatter",
     "send_recv",
 )

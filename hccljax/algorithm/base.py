@@ -19,7 +19,15 @@ OPERATORS = (
 )  # fmt: skip
 """The operators an algorithm can have kernels for."""
 
-REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+VARIABLE = {
+    "all_gather_v": "all_gather",
+    "reduce_scatter_v": "reduce_scatter",
+    "all_to_all_v": "all_to_all",
+    "all_to_all_vc": "all_to_all",
+}
+"""The operators whose blocks differ in size, and the operator whose kernels run them."""
+
+REDUCING = ("all_reduce", "reduce_scatter", "reduce", "reduce_scatter_v")
 """Those that combine the ranks' arrays."""
 
 Kernel = Callable[..., jax.Array]

@@ -22,11 +22,16 @@ from hccljax.topology import Topology, as_topology
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments that all collectives share, checked once for all leaves."""
+    """The arguments that all collectives share, checked once for all leaves.
+
+    form is the end of the operator's name, ``"_v"`` or ``"_vc"``, if its blocks differ in size: the kernels are those
+    of the operator without it, the Decision names it.
+    """
 
     group: Group
     algorithm: str | Algorithm | OfCommunicator | None
     topology: Topology | None
+    form: str = ""
 
     def run(
         self,
@@ -42,7 +47,13 @@ class Request:
         nbytes, p = message_bytes(x) * factor, self.group.size
         settings = Settings.from_environment()
         decision = choose(
-            operator, nbytes, p, self.algorithm, tiers, settings=settings, accumulate_dtype=accumulate_dtype
+            operator + self.form,
+            nbytes,
+            p,
+            self.algorithm,
+            tiers,
+            settings=settings,
+            accumulate_dtype=accumulate_dtype,
         )
         announce(decision, settings)
         group = self.group if decision.tiers is None else self.group.with_levels(decision.tiers)
@@ -53,12 +64,15 @@ class Request:
 
 
 def request(
-    axis_name: AxisName | Group, algorithm: str | Algorithm | OfCommunicator | None, topology: str | Topology | None
+    axis_name: AxisName | Group,
+    algorithm: str | Algorithm | OfCommunicator | None,
+    topology: str | Topology | None,
+    form: str = "",
 ) -> Request:
     """The checked request."""
     group = as_group(axis_name)
     group.resolved  # noqa: B018  (raises for an unmapped axis or a partition of another size)
-    return Request(group, algorithm, as_topology(topology))
+    return Request(group, algorithm, as_topology(topology), form)
 
 
 def warn_if_invariant(x: jax.Array, group: Group, op: str) -> None:

@@ -10,7 +10,7 @@ import jax
 from hccljax.algorithm import Algorithm
 from hccljax.algorithm.native import native, psum_scatter
 from hccljax.collectives.leaf import canonical_axis, checked_root, map_leaves, to_blocks
-from hccljax.collectives.prepare import request, warn_if_invariant
+from hccljax.collectives.prepare import Request, request, warn_if_invariant
 from hccljax.collectives.typed import Run, extremum, linear, product
 from hccljax.group import AxisName, Group
 from hccljax.reduction import MEAN, accumulated_in, reducible, reduction
@@ -122,16 +122,21 @@ def reduce_scatter(
     this = request(axis_name, algorithm, topology)
 
     def leaf(x: jax.Array) -> jax.Array:
-        x = reducible(x, op)
         dimension = canonical_axis(scatter_dimension, x.ndim, "scatter_dimension")
-        blocks = to_blocks(x, dimension, this.group.size, tiled, "reduce_scatter")
-        wide = accumulated_in(accumulate_dtype, x, op)
-        run = this.run("reduce_scatter", x, op, accumulate_dtype=wide)
-        if run.algorithm is native:
-            return _mean(psum_scatter(x, run.group, reduction(op), dimension, tiled), op, run)
-        return _typed(blocks, run, op, wide)
+        return scattered(x, this, op, dimension, tiled, accumulate_dtype)
 
     return map_leaves(leaf, x)
+
+
+def scattered(x: jax.Array, this: Request, op: str, dimension: int, tiled: bool, accumulate_dtype: Any) -> jax.Array:
+    """This rank's block of one array's reduction; the blocks lie along a dimension."""
+    x = reducible(x, op)
+    blocks = to_blocks(x, dimension, this.group.size, tiled, "reduce_scatter")
+    wide = accumulated_in(accumulate_dtype, x, op)
+    run = this.run("reduce_scatter", x, op, accumulate_dtype=wide)
+    if run.algorithm is native:
+        return _mean(psum_scatter(x, run.group, reduction(op), dimension, tiled), op, run)
+    return _typed(blocks, run, op, wide)
 
 
 def reduce(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import hccljax.selection.ranks as ranks
 from hccljax.algorithm import Algorithm, base, hierarchy, registered
+from hccljax.algorithm.base import VARIABLE
 from hccljax.algorithm.hierarchical import passed_up, serves
 from hccljax.errors import ArgumentError, SettingError, shown
 from hccljax.selection.accumulation import accumulated
@@ -78,7 +79,9 @@ class _Case:
     """One operator, message size, group size and topology, for which a Decision is to be made."""
 
     def __init__(self, operator: str, nbytes: int, p: int, topology: Topology | None):
-        self.operator, self.nbytes, self.p, self.topology = operator, nbytes, p, topology
+        # A V form runs the kernels of the operator that it is a form of; only the Decision has its name.
+        self.name, self.operator = operator, VARIABLE.get(operator, operator)
+        self.nbytes, self.p, self.topology = nbytes, p, topology
 
     @property
     def tiers(self) -> tuple[int, ...]:
@@ -100,14 +103,16 @@ class _Case:
             return self._flat(self._sized(levels.names[0]), said, f"names {levels.names[0]!r}", asked_by)
         decision = self._by_levels(levels, said, asked_by)
         idle = self._idle(levels) if asked_by != "HCCL_ALGO" else None
-        return (
-            decision if idle is None else replace(decision, fallback="; ".join(filter(None, [decision.fallback, idle])))
-        )
+        if idle is None:
+            return decision
+        return replace(decision, fallback="; ".join(filter(None, [decision.fallback, idle])))
 
     def _by_policy(self) -> Decision:
         """The Decision where nobody asked for anything."""
-        if len(self.tiers) > 1 and self.p > ranks.MEDIUM:
+        if len(self.tiers) > 1 and self.p > ranks.MEDIUM and self.name != "all_to_all_vc":
             return self._tiered(None, "", POLICY)
+        if self.name == "all_to_all_vc":
+            return self._flat("pairwise", "only pairwise exchange sends every pair of ranks its own count", "", POLICY)
         return self._flat(*ranks.flat(self.operator, self.p, self.nbytes), "", POLICY)
 
     def _by_levels(self, levels: Levels, said: str, asked_by: str) -> Decision:
@@ -179,7 +184,7 @@ class _Case:
     ) -> Decision:
         steps, bytes_sent = record.cost(self.operator, self.p, self.nbytes)
         return Decision(
-            operator=self.operator,
+            operator=self.name,
             ranks=self.p,
             nbytes=self.nbytes,
             algorithm=record.name,
