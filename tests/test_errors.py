@@ -254,7 +254,7 @@ SETUPS = {
     "an algorithm that does not exist": (
         lambda: hccljax.explain("all_reduce", 8, 8, algorithm="fast"),
         "algorithm='fast'",
-        "expected one of ring, ",
+        " ring, ",
     ),
     "an algorithm without a name": (lambda: hccljax.Algorithm("", "", int, int, all_reduce=int), "name ''", "str"),
     "an algorithm without a kernel": (lambda: hccljax.Algorithm("a", "", int, int), "'a' has no kernel", "all_reduce"),

@@ -1,24 +1,14 @@
 """One file per collective algorithm; ``base`` holds the record they fill in and the registry."""
 
+# Importing a module registers its algorithm; this is the order in which they are listed.
+# isort: off
 from hccljax.algorithm import (
-    bruck,
-    double_ring,
-    double_tree,
-    halving_doubling,
-    mesh,
-    native,
-    nb,
-    nhr,
-    pairwise,
-    pipeline,
-    ring,
-    star,
-    tree,
-)
+    ring, double_ring, tree, double_tree, halving_doubling, nhr, nb, mesh, star, pipeline, pairwise, bruck, native,
+)  # fmt: skip
+# isort: on
 from hccljax.algorithm.base import Algorithm, algorithms, register, registered, run
 from hccljax.algorithm.hierarchical import hierarchy
 
-# Importing a module registers its algorithm.
 BUILT_IN = (
     ring, tree, double_tree, double_ring, halving_doubling, nhr, nb, mesh, star, pipeline, pairwise, bruck, native,
 )  # fmt: skip

@@ -42,6 +42,14 @@ TRANSPOSED = {
 REPLICATED = ("all_reduce", "broadcast", "all_gather")
 
 
+def able(algorithm: Algorithm, operator: str) -> Algorithm:
+    """The algorithm if it has what a derivative needs, else its substitute, said aloud."""
+    record, fallback = substituted(operator, algorithm, lambda one: one.supports(operator))
+    if fallback:
+        warn(f"{operator}, for a derivative: {fallback}")
+    return record
+
+
 @dataclass(frozen=True)
 class Run:
     """One operator of an algorithm as a function of one array: zeros where a rooted result is not defined."""
@@ -56,7 +64,8 @@ class Run:
     def __call__(self, x: jax.Array) -> jax.Array:
         """The operator's result, shaped as the kernels' (see ``Algorithm``)."""
         x = vary(x, self.group.axes)
-        out = run(self.algorithm, self.operator, x, self.group, self.op, self.root)
+        # The algorithm was chosen for the operator; only a derivative may need another one, which it may lack.
+        out = run(able(self.algorithm, self.operator), self.operator, x, self.group, self.op, self.root)
         if self.operator in ("reduce", "gather"):
             out = choose(self.group.rank == self.root, out, jnp.zeros_like(out))
         return invariant(out, self.promised)
@@ -73,7 +82,7 @@ class Run:
             return Cotangent(self, unchecked)
         operator = TRANSPOSED[self.operator]
         op = reduction("sum") if operator in ("all_reduce", "reduce_scatter", "reduce") else None
-        return replace(self, operator=operator, op=op, algorithm=able(self.algorithm, operator))
+        return replace(self, operator=operator, op=op)
 
 
 @dataclass(frozen=True)
@@ -117,14 +126,6 @@ class Divided:
 
     def __repr__(self) -> str:
         return f"{self.of!r}, of 1/{self.p}"
-
-
-def able(algorithm: Algorithm, operator: str) -> Algorithm:
-    """The algorithm if it has what a derivative needs, else its substitute, said aloud."""
-    record, fallback = substituted(operator, algorithm, lambda one: one.supports(operator))
-    if fallback:
-        warn(f"{operator}, for a derivative: {fallback}")
-    return record
 
 
 def linear(x: jax.Array, this: Run, replicated: bool = True) -> jax.Array:
@@ -198,8 +199,7 @@ class _ProductRule:
     dtype: str | None
 
     def __call__(self, x: jax.Array, tangent: jax.Array) -> tuple[jax.Array, jax.Array]:
-        spread = replace(self.spread, algorithm=able(self.spread.algorithm, "all_gather"))
-        values = linear(x, spread, replicated=False)
+        values = linear(x, self.spread, replicated=False)
         if self.dtype is not None:
             values, tangent = (lax.convert_element_type(one, self.dtype) for one in (values, tangent))
         own = jnp.arange(values.shape[0], dtype=jnp.int32) == self.this.group.rank

@@ -275,13 +275,13 @@ def test_pipeline_takes_its_servers_from_where_hierarchies_do():
 
 def test_pipeline_beside_another_algorithm_is_replaced_on_its_level():
     decision = fallen_back("all_reduce", 8, 64, "2x4", algo="level0:ring;level1:pipeline")
-    assert decision.algorithm == "level0:ring;level1:H-D_R"
+    assert decision.algorithm == "level0:ring;level1:NHR"
     assert "level1: 'pipeline' works on all levels together" in decision.fallback
 
 
 def test_pipeline_leaves_an_operator_that_it_lacks_to_the_levels():
     decision = fallen_back("broadcast", 8, 64, "2x4", algo="level0:NA;level1:pipeline")
-    assert decision.algorithm == "level0:ring;level1:H-D_R"
+    assert decision.algorithm == "level0:ring;level1:NHR"
     assert decision.fallback.startswith("level1: 'pipeline' has no broadcast")
 
 
@@ -412,7 +412,7 @@ def test_nothing_replaces_native_where_the_call_asks_for_it(operator):
 @pytest.mark.parametrize("who", ["algo", "communicator"])
 def test_native_for_all_operators_gives_way_where_jax_has_none(operator, who):
     decision = fallen_back(operator, 8, **{who: "native"})
-    assert decision.algorithm == "H-D_R"
+    assert decision.algorithm == ("NHR" if operator in ("broadcast", "scatter") else "H-D_R")
     assert decision.reason.endswith("cannot be had")
 
 
