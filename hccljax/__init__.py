@@ -37,6 +37,7 @@ from hccljax.errors import (
     UnsupportedError,
 )
 from hccljax.group import Group
+from hccljax.schedule import Schedule, trace
 from hccljax.selection import Decision, explain
 from hccljax.selection import available as algorithms
 from hccljax.topology import Topology
@@ -57,6 +58,7 @@ __all__ = [
     "HcclError",
     "HcclWarning",
     "InvariantOperandWarning",
+    "Schedule",
     "SettingError",
     "Topology",
     "UnsupportedError",
@@ -76,5 +78,6 @@ __all__ = [
     "register",
     "scatter",
     "send_recv",
+    "trace",
     "value_and_grad",
 ]
