@@ -78,8 +78,8 @@ class _Reach:
         while loop is not None:
             around.add(loop)
             loop = self.loops[loop].parent
-        found: tuple[set[int], set[int]] = (set(), set())
-        waiting = [(ref, False) for ref in event.inputs]
+        found = ({ref for ref in event.inputs if ref >= 0}, set[int]())
+        waiting = [(ref, False) for ref in event.inputs if ref < 0]
         seen = set(waiting)
         while waiting:
             ref, earlier = waiting.pop()
@@ -95,12 +95,12 @@ class _Reach:
 
 
 def _streams(needs: Sequence[tuple[int, ...]]) -> list[int]:
-    """Every event goes on with the stream of the latest event it needs that nothing has gone on with, or opens one."""
+    """Every event goes on with the stream of the first event it needs that nothing has gone on with, or opens one."""
     streams: list[int] = []
     last: set[int] = set()
     opened = 0
     for index, needed in enumerate(needs):
-        before = max((other for other in needed if other in last), default=None)
+        before = min((other for other in needed if other in last), default=None)
         if before is None:
             streams.append(opened)
             opened += 1

@@ -127,8 +127,7 @@ class Event:
     def _pairs(self) -> np.ndarray:
         if self.pattern is None:
             return np.zeros((0, 2), np.int64)
-        inside = np.array(self.pattern.pairs(self.layout.p), np.int64).reshape(-1, 2)
-        return self.members[:, inside].reshape(-1, 2)
+        return self.members[:, self.pattern.pairs(self.layout.p)].reshape(-1, 2)
 
     def __str__(self) -> str:
         times = "" if self.trips == 1 else f"{self.trips:,} × "

@@ -86,12 +86,13 @@ class Recorder:
     def alternatives(self, branches: Sequence[Branch[Refs]], source: Source | None) -> list[list[Refs]]:
         """Records the branches as one: an event needs whatever it needs in any of them."""
         forks, outputs = self._walked(branches, self._unrolling)
-        if any(not forks[0]._same_shape(fork) for fork in forks[1:]) and all(
-            fork._executed(len(self.events)) <= _LONGEST for fork in forks
+        start = len(self.events)
+        if any(not forks[0]._same_shape(fork, start) for fork in forks) and all(
+            sum(event.trips for event in fork.events[start:]) <= _LONGEST for fork in forks
         ):
             forks, outputs = self._walked(branches, True)
         for k, fork in enumerate(forks):
-            if not forks[0]._same_shape(fork):
+            if not forks[0]._same_shape(fork, start):
                 raise ArgumentError(self._difference(forks[0], k, fork, source))
         self.events = [_merged_events(same) for same in zip(*(fork.events for fork in forks), strict=True)]
         self.loops = [_merged_loops(same) for same in zip(*(fork.loops for fork in forks), strict=True)]
@@ -104,16 +105,14 @@ class Recorder:
             fork._unrolling = unrolling
         return forks, [branch(fork) for branch, fork in zip(branches, forks, strict=True)]
 
-    def _same_shape(self, other: Recorder) -> bool:
+    def _same_shape(self, other: Recorder, start: int) -> bool:
+        """True if the events from start on, and the loops, are alike."""
         return (
             len(self.events) == len(other.events)
             and [(loop.trips, loop.parent, loop.events) for loop in self.loops]
             == [(loop.trips, loop.parent, loop.events) for loop in other.loops]
-            and all(mine.alike(its) for mine, its in zip(self.events, other.events, strict=True))
+            and all(mine.alike(its) for mine, its in zip(self.events[start:], other.events[start:], strict=True))
         )
-
-    def _executed(self, start: int) -> int:
-        return sum(event.trips for event in self.events[start:])
 
     def _difference(self, first: Recorder, k: int, other: Recorder, source: Source | None) -> str:
         start = len(self.events)

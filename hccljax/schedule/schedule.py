@@ -25,7 +25,7 @@ class Schedule:
     and ``dtype``, ``pattern``, ``axes``, ``layout``, ``messages`` as an array of rank pairs, ``needs`` and ``carried``
     (the events it waits for), ``source`` (the line of your code), ``loop``, ``trips`` and ``stream``.
 
-    A *stream* is a chain of dependent communications: an event goes on with the stream of the latest event that it
+    A *stream* is a chain of dependent communications: an event goes on with the stream of the first event that it
     needs and that no other event has gone on with; if there is none, it opens a stream of its own. All trips of an
     event are in its stream. Streams are numbered from 0 in program order. The steps of a ring are one stream;
     all-reduces of two gradients that do not need each other are two, and so are the two directions of a double ring.

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.extend.core import Jaxpr, jaxprs_in_params
 
-from hccljax.errors import ArgumentError
+from hccljax.errors import ArgumentError, shown
 from hccljax.schedule.dependence import resolved
 from hccljax.schedule.ranks import Ranks
 from hccljax.schedule.recorder import Recorder
@@ -47,6 +47,8 @@ def trace(fn: Callable[..., Any], *args: Any, axis_sizes: Mapping[str, int]) -> 
     >>> [(event.label, event.trips) for event in schedule]
     [('ring_reduce_scatter', 16383), ('ring_all_gather', 16383)]
     """
+    if not callable(fn):
+        raise ArgumentError(f"trace got {shown(fn)}: expected a per-device function, its arguments after it")
     sizes = _checked_sizes(axis_sizes)
     traced = jax.make_jaxpr(fn, axis_env=list(sizes.items()))(*args).jaxpr
     sizes = _with_inner_axes(traced, sizes)
