@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hccljax.schedule.carries import Refs, last_values, substituted
 from hccljax.schedule.event import Carry, Event, Loop, Ref
-from hccljax.schedule.recorder import Refs, substituted
 
 
 def resolved(events: Sequence[Event], loops: Sequence[Loop]) -> tuple[tuple[Event, ...], tuple[Loop, ...]]:
@@ -69,7 +69,11 @@ class _Reach:
 
     def __init__(self, loops: Sequence[Loop]):
         self.loops = loops
-        self.carries = {carry.number: (carry, loop) for loop in loops for carry in loop.carries}
+        self.carries = {carry.number: (carry, loop.index) for loop in loops for carry in loop.carries}
+        self.last: dict[Ref, Refs] = {}
+        for loop in loops:
+            values = last_values(loop.carries, loop.trips)
+            self.last.update(zip((carry.number for carry in loop.carries), values, strict=True))
 
     def of(self, event: Event) -> tuple[set[int], set[int]]:
         """(events needed now, events needed from an earlier trip)."""
@@ -86,9 +90,11 @@ class _Reach:
             if ref >= 0:
                 found[earlier].add(ref)
                 continue
-            carry, of = self.carries[ref]
-            # Seen from inside its loop, what a carry was updated with belongs to an earlier trip.
-            further = {(r, earlier) for r in carry.first} | {(r, earlier or of.index in around) for r in carry.update}
+            carry, loop = self.carries[ref]
+            if loop in around:  # what a carry was updated with belongs to an earlier trip
+                further = {(r, earlier) for r in carry.first} | {(r, True) for r in carry.update}
+            else:
+                further = {(r, earlier) for r in self.last[ref]}
             waiting += further - seen
             seen |= further
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import count
@@ -11,14 +11,12 @@ from itertools import count
 from jax.extend.core import JaxprEqn
 
 from hccljax.errors import ArgumentError
+from hccljax.schedule.carries import Refs, last_values
 from hccljax.schedule.event import Carry, Event, Loop, Ref
 from hccljax.schedule.ranks import Ranks
 from hccljax.schedule.reading import event_of
 from hccljax.schedule.source import Source, at
 from hccljax.schedule.walk import Body, Branch
-
-Refs = frozenset[Ref]
-"""A value: the events and carries that it is computed from, without what those needed in their turn."""
 
 _NOTHING: Refs = frozenset()
 _LONGEST = 10_000  # events; branches with different loops are compared trip by trip, up to here
@@ -69,7 +67,7 @@ class Recorder:
         carries = tuple(Carry(*values) for values in zip(numbers, first, after, strict=True))
         if len(self.events) == events:
             del self.loops[loops:]
-            return _silent(carries, trips)
+            return last_values(carries, trips)
         if self._unrolling:
             del self.events[events:], self.loops[loops:]
             return self._unrolled(trips, body, carry, stacked)
@@ -136,23 +134,3 @@ def _merged_events(same: tuple[Event, ...]) -> Event:
 def _merged_loops(same: tuple[Loop, ...]) -> Loop:
     carries = {carry.number: carry for loop in same for carry in loop.carries}
     return replace(same[0], carries=tuple(carries.values()))
-
-
-def substituted(refs: Refs, values: Mapping[Ref, Refs]) -> Refs:
-    """The references with some of them replaced by what they stand for."""
-    if refs.isdisjoint(values):
-        return refs
-    return _NOTHING.union(*(values.get(ref, frozenset({ref})) for ref in refs))
-
-
-def _silent(carries: Sequence[Carry], trips: int) -> list[Refs]:
-    """The values after a loop that does not communicate: its update, applied trips times by repeated squaring."""
-    power = {carry.number: carry.update for carry in carries}
-    total = {carry.number: frozenset({carry.number}) for carry in carries}
-    while trips:
-        if trips & 1:
-            total = {number: substituted(refs, total) for number, refs in power.items()}
-        power = {number: substituted(refs, power) for number, refs in power.items()}
-        trips >>= 1
-    first = {carry.number: carry.first for carry in carries}
-    return [substituted(total[carry.number], first) for carry in carries]
