@@ -163,7 +163,7 @@ class Schedule:
 
     def __repr__(self) -> str:
         summary = (
-            f"Schedule of {_counted(self.n, 'rank')} ({self.ranks}): {_counted(self.steps, 'step')}, "
+            f"Schedule of {_counted(self.n, 'rank')}{f' ({self.ranks})' if self.ranks.sizes else ''}: {_counted(self.steps, 'step')}, "
             f"{_counted(self.permutes, 'permute')}, {_counted(self.exchanges, 'exchange')}, "
             f"{_counted(self.rounds, 'round')}; a rank sends up to {_counted(self.max_bytes_sent, 'byte')}"
         )

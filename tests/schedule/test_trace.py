@@ -264,7 +264,9 @@ class TestSchedule:
         )
 
     def test_no_axes(self):
-        assert hccljax.trace(jnp.sin, jnp.zeros(3), axis_sizes={}).bytes_sent.tolist() == [0]
+        schedule = hccljax.trace(jnp.sin, jnp.zeros(3), axis_sizes={})
+        assert schedule.bytes_sent.tolist() == [0]
+        assert repr(schedule).startswith("Schedule of 1 rank: 0 steps")
 
     def test_repr_is_a_few_lines(self, traced):
         text = repr(traced(by("ring"), jax.ShapeDtypeStruct((1 << 18,), jnp.float32), r=32))
