@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hccljax.schedule.carries import Refs, last_values, substituted
+from hccljax.schedule.carries import Refs, inside_values, last_values, substituted
 from hccljax.schedule.event import Carry, Event, Loop, Ref
 
 
@@ -69,35 +69,42 @@ class _Reach:
 
     def __init__(self, loops: Sequence[Loop]):
         self.loops = loops
-        self.carries = {carry.number: (carry, loop.index) for loop in loops for carry in loop.carries}
+        self.loop_of = {carry.number: loop.index for loop in loops for carry in loop.carries}
+        self.inside: dict[Ref, tuple[Refs, Refs]] = {}
         self.last: dict[Ref, Refs] = {}
         for loop in loops:
+            self.inside |= inside_values(loop)
             values = last_values(loop.carries, loop.trips)
             self.last.update(zip((carry.number for carry in loop.carries), values, strict=True))
 
     def of(self, event: Event) -> tuple[set[int], set[int]]:
         """(events needed now, events needed from an earlier trip)."""
-        around = set()
-        loop = event.loop
-        while loop is not None:
-            around.add(loop)
-            loop = self.loops[loop].parent
         found = ({ref for ref in event.inputs if ref >= 0}, set[int]())
-        waiting = [(ref, False) for ref in event.inputs if ref < 0]
+        # A carry means its value at the start of a trip in its own loop, and the last one anywhere else: each is
+        # followed with the loop that it is looked at from.
+        waiting = [(ref, False, event.loop) for ref in event.inputs if ref < 0]
         seen = set(waiting)
         while waiting:
-            ref, earlier = waiting.pop()
+            ref, earlier, seen_from = waiting.pop()
             if ref >= 0:
                 found[earlier].add(ref)
                 continue
-            carry, loop = self.carries[ref]
-            if loop in around:  # what a carry was updated with belongs to an earlier trip
-                further = {(r, earlier) for r in carry.first} | {(r, True) for r in carry.update}
+            loop = self.loop_of[ref]
+            if loop in self._around(seen_from):
+                before, after = self.inside[ref]
+                further = {(r, earlier, self.loops[loop].parent) for r in before} | {(r, True, loop) for r in after}
             else:
-                further = {(r, earlier) for r in self.last[ref]}
+                further = {(r, earlier, seen_from) for r in self.last[ref]}
             waiting += further - seen
             seen |= further
         return found
+
+    def _around(self, loop: int | None) -> set[int]:
+        around = set()
+        while loop is not None:
+            around.add(loop)
+            loop = self.loops[loop].parent
+        return around
 
 
 def _streams(needs: Sequence[tuple[int, ...]]) -> list[int]:

@@ -162,8 +162,9 @@ class Schedule:
         return self.events[index]
 
     def __repr__(self) -> str:
+        axes = f" ({self.ranks})" if self.ranks.sizes else ""
         summary = (
-            f"Schedule of {_counted(self.n, 'rank')}{f' ({self.ranks})' if self.ranks.sizes else ''}: {_counted(self.steps, 'step')}, "
+            f"Schedule of {_counted(self.n, 'rank')}{axes}: {_counted(self.steps, 'step')}, "
             f"{_counted(self.permutes, 'permute')}, {_counted(self.exchanges, 'exchange')}, "
             f"{_counted(self.rounds, 'round')}; a rank sends up to {_counted(self.max_bytes_sent, 'byte')}"
         )

@@ -17,6 +17,7 @@ from hccljax.group import Group
 from hccljax.reduction import reduction
 from hccljax.schedule.clock import PortClock, StepClock
 from hccljax.schedule.replay import replay
+from hccljax.schedule.walk import Walker
 
 P = 5
 SIZES = {"r": P}
@@ -203,3 +204,37 @@ def program_of(body):
 def test_random_loops_have_the_figures_of_the_full_walk(full_walk, figures, body, trips):
     fn = lambda x: lax.fori_loop(0, trips, lambda i, v: program_of(body)(v), (x, x, x))  # noqa: E731
     assert figures(trace(fn, X, axis_sizes=SIZES)) == full_walk(fn, X, axis_sizes=SIZES)
+
+
+class Needs:
+    """An interpretation of every trip; a value is the events it is computed from, numbered as they first come."""
+
+    nothing = frozenset()
+
+    def __init__(self):
+        self.numbers, self.needs = {}, {}
+
+    def join(self, values):
+        return frozenset().union(*values)
+
+    def communicate(self, equation, operand, source):
+        number = self.numbers.setdefault(id(equation), len(self.numbers))
+        self.needs[number] = self.needs.get(number, frozenset()) | operand
+        return frozenset({number})
+
+    def loop(self, trips, body, carry, stacked):
+        carry = list(carry)
+        for _ in range(trips):
+            carry = body(carry)
+        return carry
+
+
+@settings(max_examples=60, deadline=None)
+@given(BODIES, st.integers(2, 12))
+def test_random_loops_need_what_their_trips_need(body, trips):
+    fn = lambda x: lax.fori_loop(0, trips, lambda i, v: program_of(body)(v), (x, x, x))  # noqa: E731
+    reading = Needs()
+    jaxpr = jax.make_jaxpr(fn, axis_env=list(SIZES.items()))(X).jaxpr
+    Walker(reading, SIZES).walk(jaxpr, [reading.nothing] * len(jaxpr.invars), [True] * len(jaxpr.outvars))
+    found = {event.index: {*event.needs, *event.carried} for event in trace(fn, X, axis_sizes=SIZES)}
+    assert found == reading.needs
