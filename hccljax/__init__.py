@@ -41,6 +41,7 @@ from hccljax.errors import (
     UnsupportedError,
 )
 from hccljax.group import Group
+from hccljax.schedule import Schedule, trace
 from hccljax.selection import Decision, algorithms, explain
 from hccljax.topology import Topology
 from hccljax.training import as_varying, value_and_grad
@@ -60,6 +61,7 @@ __all__ = [
     "HcclError",
     "HcclWarning",
     "InvariantOperandWarning",
+    "Schedule",
     "SettingError",
     "Topology",
     "UnsupportedError",
@@ -83,5 +85,6 @@ __all__ = [
     "register",
     "scatter",
     "send_recv",
+    "trace",
     "value_and_grad",
 ]

@@ -43,3 +43,12 @@ def test_the_explanation_shown_is_the_one_printed(clean_registry):
     with contextlib.redirect_stdout(printed):
         exec(compile("import hccljax\n" + code, str(README), "exec"), {})
     assert printed.getvalue() == shown
+
+
+def test_the_schedule_shown_is_the_one_printed():
+    code = next(code for language, code in BLOCKS if language == "python" and "hccljax.trace(" in code)
+    shown = next(code for language, code in BLOCKS if language == "text" and code.startswith("Schedule"))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("import jax\nimport hccljax\n" + code, "train.py", "exec"), {})
+    assert printed.getvalue().startswith(shown)
