@@ -35,8 +35,10 @@ from hccljax.errors import (
     InvariantOperandWarning,
     SettingError,
     UnsupportedError,
+    VerificationError,
 )
 from hccljax.group import Group
+from hccljax.proof import Proof, verify
 from hccljax.selection import Decision, explain
 from hccljax.selection import available as algorithms
 from hccljax.topology import Topology
@@ -57,9 +59,11 @@ __all__ = [
     "HcclError",
     "HcclWarning",
     "InvariantOperandWarning",
+    "Proof",
     "SettingError",
     "Topology",
     "UnsupportedError",
+    "VerificationError",
     "algorithms",
     "all_gather",
     "all_reduce",
@@ -77,4 +81,5 @@ __all__ = [
     "scatter",
     "send_recv",
     "value_and_grad",
+    "verify",
 ]

@@ -47,6 +47,8 @@ class Algorithm:
       rooted: True if the rooted kernels above take ``root`` as a further argument; else they are written for root 0
         and run on ``group.rotated(root)``.
       order: the order in which contributions meet, in one sentence.
+      regimes: bytes of one rank's message above which the kernels work in another way, if they tell sizes apart:
+        ``hccljax.verify`` proves a message beyond each of them.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Algorithm:
     all_to_all: Kernel | None = None
     rooted: bool = False
     order: str = ""
+    regimes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
