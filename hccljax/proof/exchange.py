@@ -22,16 +22,23 @@ FOLDS = {
 _GATHERS = ("all_gather", "all_gather_invariant", "all_gather_reduced")
 
 
-def permuted(x: np.ndarray, messages: Messages, nothing: int) -> np.ndarray:
-    """x [ranks, …] sent along a permute; ``nothing`` where nothing is received."""
-    out = np.full_like(x, nothing)
+def sources(messages: Messages, ranks: int) -> np.ndarray:
+    """Of a permute: the rank that each rank receives from, -1 if from nobody, [ranks]."""
+    out = np.full(ranks, -1)
     moving = messages.moving if messages.moving is not None else np.zeros((0, 2), int)
     received = np.concatenate([moving[:, 1], messages.stays])
     if np.unique(received).size != received.size:
         twice = np.flatnonzero(np.bincount(received) > 1)[0]
         raise ArgumentError(f"{messages.name!r} sends to rank {twice} twice: expected each destination once")
-    out[moving[:, 1]] = x[moving[:, 0]]
-    out[messages.stays] = x[messages.stays]
+    out[moving[:, 1]] = moving[:, 0]
+    out[messages.stays] = messages.stays
+    return out
+
+
+def permuted(x: np.ndarray, source: np.ndarray, nothing: int) -> np.ndarray:
+    """x [ranks, …] sent along a permute; ``nothing`` where nothing is received."""
+    out = x[source]
+    out[source < 0] = nothing
     return out
 
 

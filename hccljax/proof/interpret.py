@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from hccljax.proof.control import CONTROL
-from hccljax.proof.exchange import exchanged, permuted
+from hccljax.proof.exchange import exchanged, permuted, sources
 from hccljax.proof.grain import held, held_params, held_starts, held_values
 from hccljax.proof.indexing import gather, scatter
 from hccljax.proof.known import evaluated
@@ -21,9 +21,10 @@ from hccljax.proof.movement import INDICES, RULES, aligned
 from hccljax.proof.terms import SHIFT, UNRECEIVED, UNSET, Terms
 from hccljax.proof.values import AXIS, Data, Value, unprovable
 from hccljax.schedule.liveness import live, shaped, short_name
-from hccljax.schedule.messages import Messages, Ranks, messages_of
+from hccljax.schedule.messages import Ranks, messages_of
 from hccljax.schedule.walk import ONE_SHOT, PERMUTES
 
+_COMMUNICATING = ONE_SHOT | PERMUTES
 _COMBINING = {"add": "add", "add_any": "add", "mul": "mul", "max": "max", "min": "min"}
 _REDUCING = {"reduce_sum": "add", "reduce_prod": "mul", "reduce_max": "max", "reduce_min": "min"}
 _SCATTERING = {"scatter": None, "scatter-add": "add", "scatter-mul": "mul", "scatter-max": "max", "scatter-min": "min"}
@@ -37,7 +38,7 @@ class Interpreter:
         self.p, self.terms, self.grain = p, terms, grain
         self.traced: dict[Any, Any] = {}
         self._ranks = Ranks({AXIS: p})
-        self._messages: dict[int, tuple[JaxprEqn, Messages]] = {}
+        self._wiring: dict[int, tuple[JaxprEqn, np.ndarray]] = {}  # the equation is kept, so that its id stays its own
 
     def walk(
         self, jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Value], used: Sequence[bool]
@@ -47,13 +48,13 @@ class Interpreter:
         values.update((v, np.asarray(c)[None]) for v, c in zip(jaxpr.constvars, consts, strict=True))
 
         def read(atoms: Sequence[Any]) -> list[Any]:
-            return [np.asarray(v.val)[None] if isinstance(v, Literal) else values.get(v) for v in atoms]
+            return [np.asarray(v.val)[None] if type(v) is Literal else values.get(v) for v in atoms]
 
         for equation, outputs_used in live(jaxpr, tuple(used)).equations:
             name, operands = short_name(equation), read(equation.invars)
             if name in CONTROL:
                 outputs = CONTROL[name](self, equation, operands, outputs_used)
-            elif name in ONE_SHOT | PERMUTES:
+            elif name in _COMMUNICATING:
                 outputs = [self._communicated(name, equation, operand) for operand in operands]
             else:
                 outputs = self._local(name, equation, operands)
@@ -77,20 +78,24 @@ class Interpreter:
         return self.terms.combine(left, right, primitive)
 
     def _communicated(self, name: str, equation: JaxprEqn, operand: Value) -> Value:
-        if id(equation) not in self._messages:
-            self._messages[id(equation)] = (equation, messages_of(equation, self._ranks))
-        messages = self._messages[id(equation)][1]
+        if id(equation) not in self._wiring:
+            messages = messages_of(equation, self._ranks)
+            wiring = sources(messages, self.p) if messages.members is None else messages.members
+            self._wiring[id(equation)] = (equation, wiring)
+        wiring = self._wiring[id(equation)][1]
         known = not isinstance(operand, Data)
         values = operand if isinstance(operand, np.ndarray) else operand.codes
         values = np.broadcast_to(values, (self.p, *values.shape[1:]))
-        if messages.members is None:
-            out = permuted(values, messages, 0 if known else UNRECEIVED << SHIFT)
+        if name in PERMUTES:
+            out = permuted(values, wiring, 0 if known else UNRECEIVED << SHIFT)
         else:
             combine = (lambda a, b, primitive: _ON_KNOWN[primitive](a, b)) if known else self._combine
-            out = exchanged(name, equation, values, messages.members, combine)
+            out = exchanged(name, equation, values, wiring, combine)
         return out if known else Data(out)
 
     def _local(self, name: str, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
+        if any(type(operand) is Data for operand in operands) and name != "optimization_barrier":
+            return self._on_data(name, equation, operands)
         if name == "axis_index":
             return [np.arange(self.p, dtype=np.int32)]
         if name == "empty":
@@ -98,8 +103,6 @@ class Interpreter:
             return [Data(np.full((1, *shape), UNSET << SHIFT, np.int64))]
         if name == "optimization_barrier":
             return list(operands)
-        if any(isinstance(operand, Data) for operand in operands):
-            return self._on_data(name, equation, operands)
         known: list[np.ndarray] = list(operands)  # type: ignore[arg-type]
         shapes = [aval.shape for aval in shaped(equation.outvars)]
         if name in RULES and name != "convert_element_type":

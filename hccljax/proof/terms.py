@@ -106,7 +106,7 @@ class Terms:
         zeros = (one <= UNRECEIVED) & (two <= UNRECEIVED)  # 0 + 0, 0 * 0, max(0, 0)
         out[zeros] = np.maximum(left, right)[zeros]
         if primitive == self.primitive:
-            for code, term, other in ((left, one, right), (right, two, left)):
+            for term, other in ((one, right), (two, left)):
                 neutral = (out < 0) & (term < FIRST) & self.neutral[np.minimum(term, FIRST - 1)]
                 out[neutral] = other[neutral]
         todo = out < 0

@@ -13,17 +13,18 @@ from hccljax.algorithm import Algorithm, run
 from hccljax.algorithm.base import OPERATORS, REDUCING
 from hccljax.errors import ArgumentError, UnsupportedError, VerificationError, shown
 from hccljax.group import Group
-from hccljax.proof.expectation import BLOCKED, Case, first_fault
+from hccljax.proof.expectation import Case, first_fault
 from hccljax.proof.grain import Uneven, held
 from hccljax.proof.interpret import Interpreter
-from hccljax.proof.terms import SHIFT, Terms
 from hccljax.proof.terms import FIRST as FIRST_RANK
+from hccljax.proof.terms import SHIFT, Terms
 from hccljax.proof.values import AXIS, Data
 from hccljax.reduction import reduction
 from hccljax.selection.choice import choose
 from hccljax.topology import Topology, as_topology
 
 _DTYPE = np.dtype(np.float32)
+_FINE = 8  # grains that a p-th of a message is cut into at least, if p is a power of two
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,17 @@ class Proof:
     topology: Topology | None
     nbytes: tuple[int, ...]
     exact: bool
+
+    def __str__(self) -> str:
+        what = f"{self.op} " if self.op else ""
+        tiers = f" in tiers of {self.topology}" if self.topology else ""
+        root = "" if self.root is None else f", root {self.root}"
+        how = "exactly" if self.exact else "by random 64-bit labels"
+        sizes = ", ".join(map(str, self.nbytes))
+        return (
+            f"{what}{self.operator} by {self.algorithm} on {self.ranks} ranks{tiers}{root}: "
+            f"proved {how} for {sizes} bytes per rank"
+        )
 
 
 def verify(
@@ -93,7 +105,7 @@ def verify(
     True
     """
     tiers = _checked(operator, p, op, root, topology, nbytes)
-    sizes = [_small(operator, p) if nbytes is None else _elements(operator, p, nbytes)]
+    sizes = [_small(operator, p, tiers) if nbytes is None else _elements(operator, p, nbytes)]
     record = _record(algorithm, operator, p, sizes[0], tiers)
     if nbytes is None:
         sizes += [_beyond(operator, p, threshold) for threshold in record.regimes]
@@ -150,9 +162,26 @@ def _nbytes(operator: str, p: int, size: int) -> int:
     return size * _DTYPE.itemsize * (p if _has_blocks(operator) else 1)
 
 
-def _small(operator: str, p: int) -> int:
-    """Two elements a block; the last block of a message lacks one, so that it has to be padded."""
-    return 2 if _has_blocks(operator) else 2 * p - 1
+def _small(operator: str, p: int, topology: Topology | None) -> int:
+    """Two elements a block. A message has at least as many, and cannot be cut evenly.
+
+    However it is cut, no part is padding alone: what happens to padding proves nothing.
+    """
+    if _has_blocks(operator):
+        return 2
+    cuts = [(p,), (1 << p.bit_length() - 1,), (2,), (4,), topology.sizes if topology else ()]
+    sizes = (size for size in range(2 * p - 1, 16 * p * p) if size % p or p == 1)
+    return next((size for size in sizes if all(_fills(size, parts) for parts in cuts)), 2 * p - 1)
+
+
+def _fills(size: int, cuts: tuple[int, ...]) -> bool:
+    """True if a message cut into so many parts, each of them into so many, …, has something in every part."""
+    for parts in cuts:
+        length = -(-size // parts)
+        if length * (parts - 1) >= size:
+            return False
+        size = length
+    return True
 
 
 def _elements(operator: str, p: int, nbytes: int) -> int:
@@ -161,7 +190,13 @@ def _elements(operator: str, p: int, nbytes: int) -> int:
 
 def _parts(operator: str, p: int) -> int:
     """Into how many grains a large message is divided: a number that every way of cutting it should divide."""
-    return 2 if _has_blocks(operator) else math.lcm(p, 1 << (p - 1).bit_length(), 16)
+    return 2 if _has_blocks(operator) else math.lcm(p, _FINE << p.bit_length())
+
+
+def _grains(operator: str, p: int, size: int) -> list[int]:
+    """Lengths of a grain to try, the last one always does; a small message is proved element by element."""
+    parts = (_parts(operator, p), _FINE << p.bit_length(), 1 if _has_blocks(operator) else p, 1 << p.bit_length())
+    return [*(size // n for n in dict.fromkeys(parts) if size >= 64 * n and size % n == 0), 1]
 
 
 def _beyond(operator: str, p: int, threshold: int) -> int:
@@ -172,7 +207,6 @@ def _beyond(operator: str, p: int, threshold: int) -> int:
 
 def _proved(record: Algorithm, operator: str, p: int, op: str, root: int, topology: Topology | None, size: int) -> bool:
     """Proves one size; True if exactly."""
-    parts = _parts(operator, p)
     length = size if _has_blocks(operator) else -(-size // p)
     case = Case(operator, p, root, size, length)
     combines = reduction(op) if operator in REDUCING else None
@@ -180,13 +214,13 @@ def _proved(record: Algorithm, operator: str, p: int, op: str, root: int, topolo
     traced = jax.make_jaxpr(
         lambda x: run(record, operator, x, group, combines, root), axis_env=[(AXIS, p)]
     )(jax.ShapeDtypeStruct(case.shape, _DTYPE))  # fmt: skip
-    grain = size // parts if size and size % parts == 0 else 1
-    terms = Terms(p, combines)
-    try:
-        codes = _interpreted(traced, case, terms, grain)
-    except Uneven:
-        grain, terms = 1, Terms(p, combines)
-        codes = _interpreted(traced, case, terms, grain)
+    for grain in _grains(operator, p, size):
+        terms = Terms(p, combines)
+        try:
+            codes = _interpreted(traced, case, terms, grain)
+            break
+        except Uneven:
+            continue
     if grain > 1:  # the case in grains: element k stands for the k-th run
         case = Case(operator, p, root, size // grain, length // grain)
     fault = first_fault(case, terms, codes)
