@@ -42,3 +42,14 @@ def test_the_explanation_shown_is_the_one_printed(clean_registry):
     with contextlib.redirect_stdout(printed):
         exec(compile("import hccljax\n" + code, str(README), "exec"), {})
     assert printed.getvalue() == shown
+
+
+def test_the_proofs_shown_are_the_ones_printed(clean_registry):
+    python = [code for language, code in BLOCKS if language == "python"]
+    proofs = next(code for code in python if "hccljax.verify(" in code)
+    own = next(code for code in python if "def by_neighbours" in code).partition("print(")[0]
+    shown = next(code for language, code in BLOCKS if language == "text" and "proved exactly" in code)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("import hccljax\n" + own + proofs, str(README), "exec"), {})
+    assert printed.getvalue() == shown

@@ -48,7 +48,7 @@ def _scan(walker: Interpreter, equation: JaxprEqn, operands: Values, used: Flags
     flags, length = scan_used(equation, tuple(used)), equation.params["length"]
     rows: list[Values] = []
     for i in reversed(range(length)) if equation.params["reverse"] else range(length):
-        slices = [_of_data(xs, lambda array, i=i: array[:, i]) for xs in sliced]
+        slices = [_at(xs, i) for xs in sliced]
         out = walker.walk(body, closed, [*consts, *carry, *slices], flags)
         carry = out[:carries]
         rows.append(out[carries:])
@@ -57,10 +57,9 @@ def _scan(walker: Interpreter, equation: JaxprEqn, operands: Values, used: Flags
     return [*carry, *(_stacked(walker, [row[k] for row in rows]) for k in range(len(used) - carries))]
 
 
-def _of_data(value: Any, change: Callable[[np.ndarray], np.ndarray]) -> Any:
-    if value is None or isinstance(value, np.ndarray):
-        return None if value is None else change(value)
-    return type(value)(change(value.codes))
+def _at(value: Any, i: int) -> Any:
+    """Row i of what a scan runs over."""
+    return Data(value.codes[:, i]) if isinstance(value, Data) else value if value is None else value[:, i]
 
 
 def _stacked(walker: Interpreter, column: Values) -> Any:
@@ -81,7 +80,7 @@ def _cond(walker: Interpreter, equation: JaxprEqn, operands: Values, used: Flags
     outputs = {int(k): walker.walk(*_opened(branches[k]), inputs, used) for k in taken}
     if len(taken) == 1:
         return outputs[int(taken[0])]
-    columns = zip(*outputs.values(), strict=True)
+    columns: Any = zip(*outputs.values(), strict=True)
     position = np.searchsorted(taken, which)
     return [None if column[0] is None else walker.select(position, column) for column in columns]
 
@@ -99,7 +98,8 @@ def _while(walker: Interpreter, equation: JaxprEqn, operands: Values, used: Flag
         new = walker.walk(*body, [*operands[first:second], *carry], [True] * len(carry))
         if not goes_on.all():
             _refuse_communication("while", [condition[0], body[0]], goes_on)
-            new = [walker.select(goes_on.astype(np.int64), pair) for pair in zip(carry, new, strict=True)]
+            pairs: Any = zip(carry, new, strict=True)
+            new = [walker.select(goes_on.astype(np.int64), pair) for pair in pairs]
         carry = new
 
 

@@ -103,7 +103,7 @@ def _differences(case: Case, terms: Terms, code: int, sources: range | list[int]
     combined = terms.primitive is not None and len(sources) > 1
     for term in (UNRECEIVED, PADDING, CONSTANT, UNSET, IDENTITY):
         if term in contents.others:
-            joined = found and not (terms.neutral[term] and combined)
+            joined = found and not (combined and terms.is_neutral(term, str(terms.primitive)))
             faults.append(f"{SPOKEN[term]} is {'combined with it' if joined else 'in its place'}")
     for primitive in sorted(contents.operations):
         wanted = f"expected {terms.primitive!r}" if combined else "expected data that is only moved"

@@ -70,8 +70,9 @@ class Interpreter:
     def select(self, which: np.ndarray, cases: Sequence[Value]) -> Value:
         """cases[which] on each rank, which [ranks] being known."""
         known = not any(isinstance(case, Data) for case in cases)
-        arrays = aligned([*(case if known else self.data(case) for case in cases), np.broadcast_to(0, which.shape)])
-        out = np.stack(arrays[:-1])[np.broadcast_to(which, len(arrays[0])), np.arange(len(arrays[0]))]
+        arrays = [case if isinstance(case, np.ndarray) and known else self.data(case) for case in cases]
+        *arrays, ranks = aligned([*arrays, np.broadcast_to(0, which.shape)])
+        out = np.stack(arrays)[np.broadcast_to(which, ranks.shape), np.arange(len(ranks))]
         return out if known else Data(out)
 
     def _combine(self, left: np.ndarray, right: np.ndarray, primitive: str) -> np.ndarray:
@@ -117,6 +118,8 @@ class Interpreter:
             return [Data(self._reduced(equation, self.data(operands[0]), _REDUCING[name]))]
         if name not in RULES and name not in ("gather", "split") and name not in _SCATTERING:
             raise unprovable(f"computes {name!r} on the data")
+        if name == "convert_element_type" and not np.issubdtype(equation.params["new_dtype"], np.inexact):
+            raise unprovable(f"converts the data to {equation.params['new_dtype']}")
         where = INDICES.get(name, slice(1, 2) if name == "gather" or name in _SCATTERING else slice(0, 0))
         indices = range(len(operands))[where]
         if any(isinstance(operands[i], Data) for i in indices):

@@ -39,7 +39,7 @@ def _transpose(params: Mapping[str, Any], operands: Sequence[np.ndarray], shape:
 
 
 def _reverse(params: Mapping[str, Any], operands: Sequence[np.ndarray], shape: Shape) -> np.ndarray:
-    return np.flip(operands[0], [axis + 1 for axis in params["dimensions"]])
+    return np.flip(operands[0], tuple(axis + 1 for axis in params["dimensions"]))
 
 
 def _concatenate(params: Mapping[str, Any], operands: Sequence[np.ndarray], shape: Shape) -> np.ndarray:

@@ -62,10 +62,6 @@ class Terms:
         self.primitive = None if op is None else COMBINES[op.name]
         self.counting = op is not None and op.name in ("sum", "prod")
         self.exact = not self.counting or p <= EXACT_UP_TO
-        self.neutral = np.zeros(FIRST, bool)
-        self.neutral[IDENTITY] = True
-        if op is not None and op.name == "sum":
-            self.neutral[[PADDING, UNRECEIVED]] = True
         self.count = FIRST + p
         # Of a joined term: what it joins, how far right's element is from left's, and by which primitive.
         self._left, self._right, self._apart = (np.zeros(self.count, np.int64) for _ in range(3))
@@ -105,13 +101,17 @@ class Terms:
         out = np.full(left.shape, -1, np.int64)
         zeros = (one <= UNRECEIVED) & (two <= UNRECEIVED)  # 0 + 0, 0 * 0, max(0, 0)
         out[zeros] = np.maximum(left, right)[zeros]
-        if primitive == self.primitive:
-            for term, other in ((one, right), (two, left)):
-                neutral = (out < 0) & (term < FIRST) & self.neutral[np.minimum(term, FIRST - 1)]
-                out[neutral] = other[neutral]
+        for term, other in ((one, right), (two, left)):
+            neutral = (out < 0) & self.is_neutral(term, primitive)
+            out[neutral] = other[neutral]
         todo = out < 0
         out[todo] = self._join(left[todo], right[todo], one[todo], two[todo], primitive)
         return out
+
+    def is_neutral(self, term: np.ndarray | int, primitive: str) -> np.ndarray:
+        """True for terms that leave the other operand of primitive as it is; zero does under addition only."""
+        term = np.asarray(term)
+        return ((primitive == self.primitive) & (term == IDENTITY)) | ((primitive == "add") & (term <= UNRECEIVED))
 
     def _join(
         self, left: np.ndarray, right: np.ndarray, one: np.ndarray, two: np.ndarray, primitive: str
@@ -185,10 +185,10 @@ class Terms:
                 counted[node].update(counted[int(self._left[node])])
                 for (rank, offset), times in counted[int(self._right[node])].items():
                     counted[node][rank, offset + int(self._apart[node])] += times
-        joined = [self._by[np.searchsorted([b for b, _ in self._by], node, "right") - 1][1] for node in reached
-                  if node >= FIRST + self.p]  # fmt: skip
+        starts = [first for first, _ in self._by]
+        joined = [np.searchsorted(starts, node, "right") - 1 for node in reached if node >= FIRST + self.p]
         return Contents(
             Counter({(rank, index + offset): times for (rank, offset), times in counted[term].items()}),
             frozenset(node for node in reached if node < FIRST),
-            frozenset(joined) - {self.primitive},  # type: ignore[arg-type]
+            frozenset(self._by[k][1] for k in joined) - {self.primitive},
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from hccljax.algorithm import Algorithm, run
 from hccljax.algorithm.base import OPERATORS, REDUCING
@@ -225,13 +226,13 @@ def _proved(record: Algorithm, operator: str, p: int, op: str, root: int, topolo
         case = Case(operator, p, root, size // grain, length // grain)
     fault = first_fault(case, terms, codes)
     if fault is not None:
-        raise VerificationError(
-            f"{operator} by {record.name!r} is wrong on {p} ranks ({_nbytes(operator, p, size)} bytes): {fault}"
-        )
+        what = f"{op} {operator}" if combines else operator
+        nbytes = _nbytes(operator, p, size)
+        raise VerificationError(f"{what} by {record.name!r} is wrong on {p} ranks ({nbytes} bytes): {fault}")
     return terms.exact
 
 
-def _interpreted(traced: jax.extend.core.ClosedJaxpr, case: Case, terms: Terms, grain: int) -> np.ndarray:
+def _interpreted(traced: ClosedJaxpr, case: Case, terms: Terms, grain: int) -> np.ndarray:
     """The codes of the result, [ranks, elements]."""
     shape = held(case.shape, grain)
     elements = np.arange(math.prod(shape)).reshape(shape)

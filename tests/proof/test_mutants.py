@@ -145,7 +145,7 @@ def test_the_verdict_is_that_of_the_compiled_kernel(proofs, name, operator):
         "scatter": lambda: x[0], "all_to_all": lambda: np.swapaxes(x, 0, 1), "gather": lambda: x,
         "all_gather": lambda: np.broadcast_to(x, (p, *x.shape)),
     }[operator]()  # fmt: skip
-    for fault in (None, *proofs.faults.values()):
+    for fault in (None, proofs.faults["to_the_next"], proofs.faults["one_lost"]):
         mutant, _ = proofs.faulty(registered(name), operator, fault, -1 if fault is None else 0)
         kernel = jax.vmap(lambda row, mutant=mutant: run(mutant, operator, row, Group("r"), op), axis_name="r")
         out = np.asarray(kernel(x))
