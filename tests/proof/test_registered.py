@@ -16,7 +16,7 @@ ROOTED = ("broadcast", "reduce", "scatter", "gather")
 EVERYWHERE = (*range(1, 10), 12, 13, 16, 17, 31, 33, 64)
 """Ranks for which every operator is proved; of the others up to 64, an algorithm's operators share the work."""
 
-REGIMES = (2, 3, 8, 13)
+REGIMES = (2, 3, 8)
 ROOTS = (2, 3, 8, 13)
 
 
@@ -35,7 +35,7 @@ def test_every_contribution_arrives_exactly_once(name, operator):
         for root in roots:
             started = time.process_time()
             # A record without regimes is proved for small messages only.
-            proved = record if p in REGIMES and root in (0, 1) else replace(record, regimes=())
+            proved = record if p in REGIMES and root == roots[0] else replace(record, regimes=())
             proof = hccljax.verify(proved, operator, p, root=root)
             seconds.append(time.process_time() - started)
             assert (proof.algorithm, proof.operator, proof.ranks, proof.exact) == (name, operator, p, True)
