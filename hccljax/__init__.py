@@ -39,8 +39,10 @@ from hccljax.errors import (
     InvariantOperandWarning,
     SettingError,
     UnsupportedError,
+    VerificationError,
 )
 from hccljax.group import Group
+from hccljax.proof import Proof, verify
 from hccljax.schedule import Schedule, trace
 from hccljax.selection import Decision, algorithms, explain
 from hccljax.topology import Topology
@@ -61,10 +63,12 @@ __all__ = [
     "HcclError",
     "HcclWarning",
     "InvariantOperandWarning",
+    "Proof",
     "Schedule",
     "SettingError",
     "Topology",
     "UnsupportedError",
+    "VerificationError",
     "algorithms",
     "all_gather",
     "all_gather_v",
@@ -87,4 +91,5 @@ __all__ = [
     "send_recv",
     "trace",
     "value_and_grad",
+    "verify",
 ]

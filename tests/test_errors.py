@@ -20,6 +20,7 @@ from hccljax import (
     SettingError,
     Topology,
     UnsupportedError,
+    VerificationError,
 )
 
 P = 4
@@ -48,6 +49,7 @@ def communicator(**options):
         (SettingError, (HcclError, ValueError), "EI0001"),
         (UnsupportedError, (HcclError, NotImplementedError), ""),
         (DerivativeError, (HcclError, NotImplementedError), ""),
+        (VerificationError, (HcclError, ArithmeticError), ""),
     ],
 )
 def test_an_error_is_also_the_builtin_that_a_caller_would_catch(kind, parents, code):

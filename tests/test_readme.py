@@ -52,3 +52,14 @@ def test_the_schedule_shown_is_the_one_printed():
     with contextlib.redirect_stdout(printed):
         exec(compile("import jax\nimport hccljax\n" + code, "train.py", "exec"), {})
     assert printed.getvalue().startswith(shown)
+
+
+def test_the_proofs_shown_are_the_ones_printed(clean_registry):
+    python = [code for language, code in BLOCKS if language == "python"]
+    proofs = next(code for code in python if "hccljax.verify(" in code)
+    own = next(code for code in python if "def by_neighbours" in code).partition("print(")[0]
+    shown = next(code for language, code in BLOCKS if language == "text" and "proved exactly" in code)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("import hccljax\n" + own + proofs, str(README), "exec"), {})
+    assert printed.getvalue() == shown

@@ -5,6 +5,7 @@
 from hccljax.algorithm import (
     ring, double_ring, tree, double_tree, halving_doubling, nhr, nb, mesh, star, pipeline, pairwise, bruck, native,
 )  # fmt: skip
+
 # isort: on
 from hccljax.algorithm.base import Algorithm, algorithms, register, registered, run
 from hccljax.algorithm.hierarchical import hierarchy

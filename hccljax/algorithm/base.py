@@ -66,6 +66,8 @@ class Algorithm:
       over: sizes of the tiers, level 0 first → the same algorithm, its formulas for a group with those tiers. For one
         that works over all tiers at once (its kernels see them as ``group.level(0)`` and ``group.above()``); None for
         one to which all ranks are alike. The record itself is that for one flat server.
+      regimes: bytes of one rank's message above which the kernels work in another way, if they tell sizes apart:
+        ``hccljax.verify`` proves a message beyond each of them.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Algorithm:
     rooted: bool = False
     order: str = ""
     over: Callable[[tuple[int, ...]], Algorithm] | None = None
+    regimes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

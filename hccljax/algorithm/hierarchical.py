@@ -63,8 +63,24 @@ def hierarchy(levels: Levels, sizes: tuple[int, ...]) -> Algorithm:
         steps=lambda operator, p, nbytes: _total(levels, sizes, operator, nbytes).steps,
         bytes_sent=lambda operator, p, nbytes: _total(levels, sizes, operator, nbytes).bytes_sent,
         rooted=True,
+        regimes=_regimes(levels, sizes),
         order="as the levels' algorithms: inside the servers first, except that reduce_scatter starts between them",
         **able,
+    )
+
+
+def _regimes(levels: Levels, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The levels' thresholds as bytes of the whole message: a level sees a part of it, or what is gathered so far."""
+    p = math.prod(sizes)
+    return tuple(
+        sorted(
+            {
+                threshold * factor
+                for k, level in enumerate(levels)
+                for threshold in level.regimes
+                for factor in (math.prod(sizes[:k]), p // math.prod(sizes[: k + 1]))
+            }
+        )
     )
 
 

@@ -69,6 +69,7 @@ def bytes_sent(operator: str, p: int, nbytes: int) -> int:
 nb = register(
     Algorithm(
         name="NB",
+        regimes=(ALL_REDUCE_BYTES,),
         source="HCCL's NB; Bruck and others 1997",
         steps=steps,
         bytes_sent=bytes_sent,

@@ -66,6 +66,7 @@ def bytes_sent(operator: str, p: int, nbytes: int) -> int:
 nhr = register(
     Algorithm(
         name="NHR",
+        regimes=(ALL_REDUCE_BYTES, BROADCAST_BYTES),
         source="HCCL's NHR",
         steps=steps,
         bytes_sent=bytes_sent,
