@@ -63,9 +63,13 @@ CANDIDATES: dict[str, PerDevice] = {
     "psum": lambda x: lax.psum(x, AXIS),
     "ring": ours("ring"),
     "H-D_R": ours("H-D_R"),
+    "NHR": ours("NHR"),
+    "NB": ours("NB"),
     "mesh": ours("mesh"),
     "ring/ring": ours("level0:ring;level1:ring", "2x4"),
     "double_tree": ours("double_tree"),
+    "double_ring": ours("double_ring"),
+    "pipeline": ours("pipeline", "2x4"),
     "tree": ours("tree"),
 }
 

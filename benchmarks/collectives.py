@@ -52,9 +52,13 @@ TARGETS = (
     Target("ring", "textbook", "worst", {"tuned": 1.1, "default": 1.1}),
     Target("ring", "textbook", "mean", {"tuned": 1.0, "default": 1.0}),
     Target("H-D_R", "ring", LONG, {"tuned": 1.2, "default": 2.2}),
+    Target("NHR", "ring", LONG, {"tuned": 1.2, "default": 2.2}),
+    Target("NB", "ring", LONG, {"tuned": 1.5, "default": 2.2}),
     Target("mesh", "ring", LONG, {"tuned": 1.0, "default": 2.2}),
     Target("ring/ring", "ring", LONG, {"tuned": 1.5, "default": 2.2}),
     Target("double_tree", "ring", LONG, {"tuned": 2.5, "default": 2.2}),
+    Target("double_ring", "ring", LONG, {"tuned": 1.5, "default": 2.2}),
+    Target("pipeline", "ring", LONG, {"tuned": 1.5, "default": 2.2}),
 )
 
 

@@ -10,6 +10,8 @@ rounds     steps if a rank sends and receives at most one message at a time; a o
 HLO        collective-permutes compiled for p CPU devices, times the trips of the loops around them (p ≤ 8);
            where XLA merges identical ones, the note says how many, found by compiling without that pass
 
+An algorithm that works over all tiers (pipeline) has servers of two ranks here, where p is even.
+
 Exits with 1 if a figure is not what it has to be.
 """
 
@@ -33,7 +35,7 @@ import hccljax  # noqa: E402, F401
 from hccljax.algorithm.base import OPERATORS, algorithms, registered, run  # noqa: E402
 from hccljax.group import Group  # noqa: E402
 from hccljax.reduction import reduction  # noqa: E402
-from hccljax.schedule import Counts, count  # noqa: E402
+from hccljax.schedule import Schedule, trace  # noqa: E402
 
 RANKS = (2, 3, 4, 5, 6, 7, 8, 16, 31, 32, 64)
 COMPILED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
@@ -56,24 +58,24 @@ class Row:
     p: int
     nbytes: int
     formula: int
-    counts: Counts
+    schedule: Schedule
     hlo: int | None = None
     merged: int = 0
 
     @property
     def figures(self) -> tuple[int, ...]:
         """What makes a second size worth a line."""
-        counts = self.counts
-        return (self.formula, counts.steps, counts.permutes, counts.exchanges, counts.rounds)
+        schedule = self.schedule
+        return (self.formula, schedule.steps, schedule.permutes, schedule.exchanges, schedule.rounds)
 
     @property
     def wrong(self) -> list[str]:
         """What is not as it has to be."""
         wrong = []
-        if self.formula != self.counts.steps:
-            also = ", formula = rounds" if self.formula == self.counts.rounds else ""
+        if self.formula != self.schedule.steps:
+            also = ", formula = rounds" if self.formula == self.schedule.rounds else ""
             wrong.append(f"formula ≠ steps{also}")
-        if self.hlo is not None and self.hlo + self.merged != self.counts.permutes:
+        if self.hlo is not None and self.hlo + self.merged != self.schedule.permutes:
             wrong.append("HLO ≠ permutes")
         return wrong
 
@@ -86,15 +88,15 @@ class Row:
             return f"XLA merges {self.merged} identical permutes"
         if self.algorithm == "native":
             return "XLA's own collective: nothing to compare"
-        if self.counts.exchanges and not self.counts.permutes:
+        if self.schedule.exchanges and not self.schedule.permutes:
             return "one-shot only: no permutes"
-        return "one-shot beside permutes" if self.counts.exchanges else ""
+        return "one-shot beside permutes" if self.schedule.exchanges else ""
 
     def __str__(self) -> str:
-        counts, hlo = self.counts, "" if self.hlo is None else str(self.hlo)
+        schedule, hlo = self.schedule, "" if self.hlo is None else str(self.hlo)
         return (
-            f"{self.operator:<15}{self.algorithm:<13}{self.p:>4}{self.nbytes:>12,}{self.formula:>9}{counts.steps:>7}"
-            f"{counts.permutes:>10}{counts.exchanges:>10}{counts.rounds:>8}{hlo:>6}  {self.note}".rstrip()
+            f"{self.operator:<15}{self.algorithm:<13}{self.p:>4}{self.nbytes:>12,}{self.formula:>9}{schedule.steps:>7}"
+            f"{schedule.permutes:>10}{schedule.exchanges:>10}{schedule.rounds:>8}{hlo:>6}  {self.note}".rstrip()
         )
 
 
@@ -107,11 +109,14 @@ HEADER = (
 class PerDevice:
     """One operator of one algorithm as a per-device function of one array."""
 
-    def __init__(self, algorithm: str, operator: str):
-        self.algorithm, self.operator = registered(algorithm), operator
+    def __init__(self, algorithm: str, operator: str, p: int):
+        self.algorithm, self.operator, self.group = registered(algorithm), operator, Group("rank")
+        if self.algorithm.over is not None:
+            tiers = (p,) if p % 2 else (2, p // 2)
+            self.algorithm, self.group = self.algorithm.over(tiers), Group("rank", levels=tiers)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return run(self.algorithm, self.operator, x, Group("rank"), reduction("sum"), 0)
+        return run(self.algorithm, self.operator, x, self.group, reduction("sum"), 0)
 
     def operand(self, p: int, nbytes: int, ranks: int = 1) -> jax.ShapeDtypeStruct:
         """One rank's operand of a message of nbytes, for that many ranks one after the other."""
@@ -162,18 +167,18 @@ def _executed(computations: dict[str, list[str]], name: str) -> int:
 def counted(operator: str, algorithm: str, p: int, nbytes: int) -> Row:
     """One case without its HLO."""
     nbytes = nbytes // (4 * p) * 4 * p  # p whole blocks of float32
-    fun = PerDevice(algorithm, operator)
-    counts = count(fun, fun.operand(p, nbytes), axis_sizes={"rank": p})
-    return Row(operator, algorithm, p, nbytes, fun.algorithm.steps(operator, p, nbytes), counts)
+    fun = PerDevice(algorithm, operator, p)
+    schedule = trace(fun, fun.operand(p, nbytes), axis_sizes={"rank": p})
+    return Row(operator, algorithm, p, nbytes, fun.algorithm.steps(operator, p, nbytes), schedule)
 
 
 def compiled(row: Row) -> Row:
     """The case with its HLO, if it is one to compile."""
     if row.p > 8 or row.operator not in COMPILED:
         return row
-    fun = PerDevice(row.algorithm, row.operator)
+    fun = PerDevice(row.algorithm, row.operator, row.p)
     hlo = permutes_in(compiled_text(fun, row.p, row.nbytes, QUICK))
-    if hlo == row.counts.permutes:
+    if hlo == row.schedule.permutes:
         return replace(row, hlo=hlo)
     return replace(row, hlo=hlo, merged=permutes_in(compiled_text(fun, row.p, row.nbytes, UNMERGED)) - hlo)
 

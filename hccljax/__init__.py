@@ -12,14 +12,18 @@ from hccljax import lax
 from hccljax.algorithm import Algorithm, register
 from hccljax.collectives import (
     all_gather,
+    all_gather_v,
     all_reduce,
     all_to_all,
+    all_to_all_v,
+    all_to_all_vc,
     barrier,
     batch_send_recv,
     broadcast,
     gather,
     reduce,
     reduce_scatter,
+    reduce_scatter_v,
     scatter,
     send_recv,
 )
@@ -35,10 +39,12 @@ from hccljax.errors import (
     InvariantOperandWarning,
     SettingError,
     UnsupportedError,
+    VerificationError,
 )
 from hccljax.group import Group
-from hccljax.selection import Decision, explain
-from hccljax.selection import available as algorithms
+from hccljax.proof import Proof, verify
+from hccljax.schedule import Schedule, trace
+from hccljax.selection import Decision, algorithms, explain
 from hccljax.topology import Topology
 from hccljax.training import as_varying, value_and_grad
 
@@ -57,13 +63,19 @@ __all__ = [
     "HcclError",
     "HcclWarning",
     "InvariantOperandWarning",
+    "Proof",
+    "Schedule",
     "SettingError",
     "Topology",
     "UnsupportedError",
+    "VerificationError",
     "algorithms",
     "all_gather",
+    "all_gather_v",
     "all_reduce",
     "all_to_all",
+    "all_to_all_v",
+    "all_to_all_vc",
     "as_varying",
     "barrier",
     "batch_send_recv",
@@ -73,8 +85,11 @@ __all__ = [
     "lax",
     "reduce",
     "reduce_scatter",
+    "reduce_scatter_v",
     "register",
     "scatter",
     "send_recv",
+    "trace",
     "value_and_grad",
+    "verify",
 ]

@@ -2,26 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, TypedDict, Unpack
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import hccljax.collectives as collectives
-from hccljax.algorithm import Algorithm
+from hccljax.algorithm import Algorithm, algorithms
+from hccljax.collectives.counts import checked_counts, checked_matrix
 from hccljax.collectives.leaf import as_array
-from hccljax.errors import ArgumentError, shown
+from hccljax.errors import ArgumentError, HcclError, shown
 from hccljax.group import Group
 from hccljax.layout import checked_pairs
-from hccljax.selection import Decision, Settings
+from hccljax.selection import Decision, Settings, choose
 from hccljax.selection.choice import OfCommunicator
 from hccljax.selection.explanation import explain
 from hccljax.topology import Topology, as_topology
 
 EXECUTORS = ("auto", "devices", "virtual")
 AXIS = "rank"
+
+
+class Options(TypedDict, total=False):
+    """Keywords that every collective takes."""
+
+    algorithm: str | Algorithm | None
+    topology: str | Topology | None
+
+
+class ExchangeOptions(Options, total=False):
+    """Keywords of all_to_all."""
+
+    tiled: bool
+
+
+class BlockOptions(ExchangeOptions, total=False):
+    """Keywords of collectives that add or lengthen a dimension."""
+
+    axis: int
+
+
+class ScatterOptions(ExchangeOptions, total=False):
+    """Keywords of collectives that cut a dimension."""
+
+    scatter_dimension: int
+
+
+class ReduceOptions(Options, total=False):
+    """Keywords of collectives that add up."""
+
+    accumulate_dtype: Any
+
+
+class ReduceScatterOptions(ScatterOptions, ReduceOptions, total=False):
+    """Keywords of reduce_scatter."""
 
 
 class Communicator:
@@ -58,7 +95,8 @@ class Communicator:
           groups: lists of ranks of equal size that cover all ranks; the collectives work in each on its own.
 
         Raises:
-          ArgumentError: a size, executor, topology or groups that do not fit together, or too few devices.
+          ArgumentError: a size, executor, topology or groups that do not fit together, too few devices, or an unknown
+            algorithm.
         """
         if executor not in EXECUTORS:
             raise ArgumentError(f"executor={shown(executor)}: expected one of {', '.join(map(repr, EXECUTORS))}")
@@ -73,8 +111,8 @@ class Communicator:
             )
         self.size = size
         self.executor = executor if executor != "auto" else ("devices" if size <= len(devices) else "virtual")
-        self.algorithm = algorithm
-        self.topology = as_topology(topology)
+        self._algorithm = algorithm
+        self._topology = as_topology(topology)
         self.devices = tuple(devices[:size] if self.executor == "devices" else devices[:1])
         self.group = Group(AXIS, groups)
         self.group.resolved_for(size)
@@ -83,12 +121,24 @@ class Communicator:
                 f"topology {self.topology} has {self.topology.ranks} ranks, but each group has {self.group_size}; "
                 f"expected a topology whose sizes multiply to {self.group_size}"
             )
+        # An unknown algorithm is refused here, not by the first collective.
+        choose("all_reduce", 0, self.group_size, OfCommunicator(algorithm), self.topology, settings=Settings())
         self._mesh = Mesh(np.array(self.devices), (AXIS,), axis_types=(AxisType.Auto,))
         self._sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
         self._spans_processes = len({device.process_index for device in self.devices}) > 1
         elsewhere = self.executor == "virtual" and self.devices[0] != jax.devices()[0]
         self._puts = self._spans_processes or elsewhere
         self._compiled: dict[Any, Callable[[Any], Any]] = {}
+
+    @property
+    def algorithm(self) -> str | Algorithm | None:
+        """What collectives that name no algorithm use; None is HCCL_ALGO or the policy."""
+        return self._algorithm
+
+    @property
+    def topology(self) -> Topology | None:
+        """The tiers of each group; None for one flat server."""
+        return self._topology
 
     @property
     def group_size(self) -> int:
@@ -133,40 +183,60 @@ class Communicator:
         asked = OfCommunicator(self.algorithm) if algorithm is None else algorithm
         return explain(operator, nbytes, self.group_size, self.topology, asked, accumulate_dtype)
 
-    def all_reduce(self, x: Any, op: str = "sum", **options: Any) -> Any:
+    def all_reduce(self, x: Any, op: str = "sum", **options: Unpack[ReduceOptions]) -> Any:
         """x [size, …] → [size, …]: every row is the reduction of its group's rows; see ``hccljax.all_reduce``."""
         return self._call("all_reduce", x, (op,), options)
 
-    def reduce_scatter(self, x: Any, op: str = "sum", **options: Any) -> Any:
+    def reduce_scatter(self, x: Any, op: str = "sum", **options: Unpack[ReduceScatterOptions]) -> Any:
         """x [size, p, …] → [size, …]: row r is block r of the reduction; see ``hccljax.reduce_scatter``."""
         return self._call("reduce_scatter", x, (op,), options)
 
-    def all_gather(self, x: Any, **options: Any) -> Any:
+    def all_gather(self, x: Any, **options: Unpack[BlockOptions]) -> Any:
         """x [size, …] → [size, p, …]: every row holds its group's rows; see ``hccljax.all_gather``."""
         return self._call("all_gather", x, (), options)
 
-    def broadcast(self, x: Any, root: int = 0, **options: Any) -> Any:
+    def broadcast(self, x: Any, root: int = 0, **options: Unpack[Options]) -> Any:
         """x [size, …] → [size, …]: every row is its group's row ``root``; see ``hccljax.broadcast``."""
         return self._call("broadcast", x, (root,), options)
 
-    def reduce(self, x: Any, op: str = "sum", root: int = 0, **options: Any) -> Any:
+    def reduce(self, x: Any, op: str = "sum", root: int = 0, **options: Unpack[ReduceOptions]) -> Any:
         """x [size, …] → [size, …]: the reduction in each group's row ``root``, else zeros; see ``hccljax.reduce``."""
         return self._call("reduce", x, (op, root), options)
 
-    def scatter(self, x: Any, root: int = 0, **options: Any) -> Any:
+    def scatter(self, x: Any, root: int = 0, **options: Unpack[ScatterOptions]) -> Any:
         """x [size, p, …] → [size, …]: row r is block r of row ``root``; see ``hccljax.scatter``."""
         return self._call("scatter", x, (root,), options)
 
-    def gather(self, x: Any, root: int = 0, **options: Any) -> Any:
+    def gather(self, x: Any, root: int = 0, **options: Unpack[BlockOptions]) -> Any:
         """x [size, …] → [size, p, …]: row ``root`` holds its group's rows, zeros elsewhere; see ``hccljax.gather``."""
         return self._call("gather", x, (root,), options)
 
-    def all_to_all(self, x: Any, split_axis: int = 0, concat_axis: int = 0, **options: Any) -> Any:
+    def all_to_all(self, x: Any, split_axis: int = 0, concat_axis: int = 0, **options: Unpack[ExchangeOptions]) -> Any:
         """x [size, p, …] → [size, p, …]: block i of row r goes to row i; see ``hccljax.all_to_all``.
 
         The axes are those of one row.
         """
         return self._call("all_to_all", x, (split_axis, concat_axis), options)
+
+    def all_gather_v(self, x: Any, counts: Sequence[int], **options: Any) -> Any:
+        """x [size, most, …] → [size, sum, …]: counts[r] entries of each row r; see ``hccljax.all_gather_v``."""
+        return self._call("all_gather_v", x, (checked_counts(counts, self.group_size),), options)
+
+    def reduce_scatter_v(self, x: Any, counts: Sequence[int], op: str = "sum", **options: Any) -> Any:
+        """x [size, sum, …] → [size, most, …]: row r is block r of the reduction; see ``hccljax.reduce_scatter_v``."""
+        return self._call("reduce_scatter_v", x, (checked_counts(counts, self.group_size), op), options)
+
+    def all_to_all_v(self, x: Any, send_counts: Any, *, send_offsets: Any = None, **options: Any) -> Any:
+        """x [size, p, capacity, …], send_counts [size, p] → (blocks, recv_counts, dropped), each with rows in front.
+
+        Row r sends send_counts[r, j] rows of its block j to row j; see ``hccljax.all_to_all_v``. send_offsets is
+        [size, p] too.
+        """
+        return self._call("all_to_all_v", (x, send_counts, send_offsets), (), options)
+
+    def all_to_all_vc(self, x: Any, matrix: Sequence[Sequence[int]], **options: Any) -> Any:
+        """x [size, n, …] → [size, m, …]: matrix[i][j] rows go from row i to row j; see ``hccljax.all_to_all_vc``."""
+        return self._call("all_to_all_vc", x, (checked_matrix(matrix, self.group_size),), options)
 
     def send_recv(self, x: Any, pairs: Iterable[Sequence[int]]) -> Any:
         """x [size, …] → [size, …]: row d is row s of each pair (s, d), zeros elsewhere; see ``hccljax.send_recv``."""
@@ -178,11 +248,16 @@ class Communicator:
 
     def __repr__(self) -> str:
         groups = "" if self.group.layout is None else f", in groups of {self.group_size}"
-        return f"Communicator({self.size} ranks{groups}, {self.executor})"
+        tiers = "" if self.topology is None else f", topology {self.topology}"
+        by = "" if self.algorithm is None else f", algorithm {getattr(self.algorithm, 'name', self.algorithm)}"
+        return f"Communicator({self.size} ranks{groups}{tiers}{by}, {self.executor})"
 
-    def _call(self, operator: str, x: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        # The types too: 1 and 1.0 are equal, but only one of them is a root.
-        key = (operator, arguments, tuple(map(type, arguments)), tuple(options.items()), Settings.from_environment())
+    def _call(self, operator: str, x: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        # The types too: 1 and 1.0 are equal, but only one of them is a root. A newly registered algorithm may be the
+        # one that a name or the policy means from now on.
+        typed = [(type(value), value) for value in arguments]
+        named = [(name, type(value), value) for name, value in sorted(options.items(), key=itemgetter(0))]
+        key = (operator, *typed, *named, len(algorithms()), Settings.from_environment())
         try:
             compiled = self._compiled.get(key)
         except TypeError:
@@ -191,14 +266,17 @@ class Communicator:
             ) from None
         if compiled is None:
             compiled = self._compiled[key] = self._compile(operator, arguments, options)
-        return compiled(self.put(x) if self._puts else x)
+        try:
+            return compiled(self.put(x) if self._puts else x)
+        except HcclError:
+            self._compiled.pop(key, None)
+            raise
 
-    def _compile(self, operator: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Callable[[Any], Any]:
-        collective = getattr(collectives, operator)
+    def _compile(self, operator: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Callable[[Any], Any]:
+        collective = _exchange_rows if operator == "all_to_all_v" else getattr(collectives, operator)
         if operator not in ("send_recv", "barrier"):
-            options = {"topology": self.topology, **options}
-            if options.get("algorithm") is None:
-                options["algorithm"] = OfCommunicator(self.algorithm)
+            options = {name: value for name, value in options.items() if value is not None}
+            options = {"topology": self.topology, "algorithm": OfCommunicator(self.algorithm), **options}
 
         def one_rank(x: Any) -> Any:
             return collective(x, self.group, *arguments, **options)
@@ -234,6 +312,12 @@ class Communicator:
             return jax.device_put(x, self._sharding if self.executor == "devices" else self.devices[0])
         values = np.asarray(leaf)
         return jax.make_array_from_callback(values.shape, self._sharding, lambda index: values[index])
+
+
+def _exchange_rows(operands: tuple[Any, Any, Any], group: Group, **options: Any) -> Any:
+    """all_to_all_v of (x, send_counts, send_offsets): its counts are arrays of the ranks, as x is."""
+    x, send_counts, send_offsets = operands
+    return collectives.all_to_all_v(x, group, send_counts, send_offsets=send_offsets, **options)
 
 
 def _checked_size(size: Any) -> int:

@@ -6,6 +6,7 @@ HcclError
 ├── AxisError          EI0003  an axis name that is not mapped here (also a NameError)
 ├── SettingError       EI0001  a bad environment variable or HCCL_ALGO text (also a ValueError)
 ├── UnsupportedError           an algorithm that has no such operator here (also a NotImplementedError)
+├── VerificationError          an algorithm that loses, doubles or misplaces data (also an ArithmeticError)
 └── DerivativeError            a derivative that does not exist (also a NotImplementedError)
 
 HcclWarning
@@ -56,6 +57,10 @@ class SettingError(HcclError, ValueError):
 
 class UnsupportedError(HcclError, NotImplementedError):
     """The algorithm has no kernel for the operator, or not for this group, and was asked for strictly."""
+
+
+class VerificationError(HcclError, ArithmeticError):
+    """The algorithm is wrong: a contribution is missing, counted twice, combined wrongly, or in the wrong place."""
 
 
 class DerivativeError(HcclError, NotImplementedError):

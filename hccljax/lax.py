@@ -23,25 +23,20 @@ from jax import lax as _lax
 
 import hccljax.collectives as collectives
 from hccljax.collectives.leaf import as_array, canonical_axis
-from hccljax.errors import ArgumentError
+from hccljax.collectives.reductions import reduced
+from hccljax.errors import ArgumentError, shown
 from hccljax.group import Group
 from hccljax.primitives.compat import unreduced
 
 Groups = Sequence[Sequence[int]] | None
 
-__all__ = [
-    "all_gather",
-    "all_to_all",
-    "pbroadcast",
-    "pmax",
-    "pmean",
-    "pmin",
-    "ppermute",
-    "pshuffle",
-    "psum",
-    "psum_scatter",
+OURS = (
+    "all_gather", "all_to_all", "pbroadcast", "pmax", "pmean", "pmin", "ppermute", "pshuffle", "psum", "psum_scatter",
     "pswapaxes",
-]
+)  # fmt: skip
+"""What is hccljax's own here."""
+
+__all__ = sorted({*OURS, *(name for name in vars(_lax) if not name.startswith("_"))})
 
 
 def __getattr__(name: str) -> Any:
@@ -111,7 +106,7 @@ def all_gather(
     to: str = "varying",
 ) -> Any:
     """``jax.lax.all_gather``: the arrays of all ranks on every rank; see ``hccljax.all_gather``."""
-    names, _ = _axes(axis_name, None)
+    names = _named(axis_name)
     if not names:
         return x
     if to == "reduced":
@@ -123,7 +118,7 @@ def psum_scatter(
     x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Groups = None, tiled: bool = False
 ) -> Any:
     """``jax.lax.psum_scatter``: block r of the sum on rank r; see ``hccljax.reduce_scatter``."""
-    names, _ = _axes(axis_name, None)
+    names = _named(axis_name)
     if not names:
         return x
     if any(set(names) & unreduced(leaf) for leaf in jax.tree.leaves(x) if isinstance(leaf, jax.core.Tracer)):
@@ -138,25 +133,25 @@ def all_to_all(
     x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Groups = None, tiled: bool = False
 ) -> Any:
     """``jax.lax.all_to_all``: block i of split_axis goes to rank i; see ``hccljax.all_to_all``."""
-    group = _group(_axes(axis_name, None)[0], axis_index_groups)
+    group = _group(_named(axis_name), axis_index_groups)
     return collectives.all_to_all(x, group, split_axis, concat_axis, tiled=tiled)
 
 
 def ppermute(x: Any, axis_name: Any, perm: Iterable[Sequence[int]]) -> Any:
     """``jax.lax.ppermute``: x sent along (source, destination) pairs; see ``hccljax.send_recv``."""
-    return collectives.send_recv(x, _group(_axes(axis_name, None)[0], None), perm)
+    return collectives.send_recv(x, _group(_named(axis_name), None), perm)
 
 
 def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
     """``jax.lax.pbroadcast``: the source's x on every rank; see ``hccljax.broadcast``. Works on CPU."""
-    return collectives.broadcast(x, _group(_axes(axis_name, None)[0], None), source)
+    return collectives.broadcast(x, _group(_named(axis_name), None), source)
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
     """``jax.lax.pshuffle``: rank i receives x of rank perm[i]; perm names every rank once."""
-    group = _group(_axes(axis_name, None)[0], None)
+    group = _group(_named(axis_name), None)
     if sorted(perm) != list(range(group.size)):
-        raise ArgumentError(f"perm={perm!r}: expected every rank 0 to {group.size - 1} exactly once")
+        raise ArgumentError(f"perm={shown(perm)}: expected every rank 0 to {group.size - 1} exactly once")
     return collectives.send_recv(x, group, list(zip(perm, range(group.size), strict=True)))
 
 
@@ -170,8 +165,18 @@ def _axes(axis_name: Any, groups: Groups) -> tuple[tuple[Any, ...], tuple[int, .
     axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     positions = tuple(axis for axis in axes if isinstance(axis, int))
     if positions and groups is not None:
-        raise ArgumentError(f"axis_name={axis_name!r} has positional axes; axis_index_groups takes named axes only")
+        raise ArgumentError(
+            f"axis_name={shown(axis_name)} has positional axes; axis_index_groups takes named axes only"
+        )
     return tuple(axis for axis in axes if not isinstance(axis, int)), positions
+
+
+def _named(axis_name: Any) -> tuple[Any, ...]:
+    """The axes of a collective that takes no positional ones."""
+    names, positions = _axes(axis_name, None)
+    if positions:
+        raise ArgumentError(f"axis_name={shown(axis_name)} has positional axes; expected mapped axis names only")
+    return names
 
 
 def _group(names: tuple[Any, ...], groups: Groups) -> Group:
@@ -181,7 +186,8 @@ def _group(names: tuple[Any, ...], groups: Groups) -> Group:
 def _reduce(x: Any, op: str, names: tuple[Any, ...], positions: tuple[int, ...], groups: Groups) -> Any:
     if positions:
         x = jax.tree.map(lambda leaf: _reduce_positions(leaf, op, positions), x)
-    return collectives.all_reduce(x, _group(names, groups), op) if names else x
+    # A mean of what is the same everywhere is that value, which programs take for granted: jax.lax says nothing.
+    return reduced(x, _group(names, groups), op, warns=op != "mean") if names else x
 
 
 def _reduce_positions(leaf: Any, op: str, positions: tuple[int, ...]) -> jax.Array:

@@ -20,9 +20,10 @@ class Shift:
 
     k: int
 
-    def pairs(self, p: int) -> list[Pair]:
-        """The (source, destination) pairs among p ranks."""
-        return [(r, (r + self.k) % p) for r in range(p)]
+    def pairs(self, p: int) -> np.ndarray:
+        """The (source, destination) pairs among p ranks, [p, 2]."""
+        ranks = np.arange(p)
+        return np.stack([ranks, (ranks + self.k % p) % p], 1)
 
     def inverse(self) -> Shift:
         """The pattern that sends everything back."""
@@ -35,9 +36,11 @@ class Xor:
 
     mask: int
 
-    def pairs(self, p: int) -> list[Pair]:
-        """The (source, destination) pairs among p ranks."""
-        return [(r, r ^ self.mask) for r in range(p) if r ^ self.mask < p]
+    def pairs(self, p: int) -> np.ndarray:
+        """The (source, destination) pairs among p ranks, [m, 2]."""
+        ranks = np.arange(p)
+        pairs = np.stack([ranks, ranks ^ min(self.mask, 2 * p)], 1)  # a mask of 2p or more meets nobody either
+        return pairs[pairs[:, 1] < p]
 
     def inverse(self) -> Xor:
         """The pattern that sends everything back: itself."""
@@ -50,17 +53,17 @@ class Pairs:
 
     explicit: tuple[Pair, ...]
 
-    def pairs(self, p: int) -> list[Pair]:
-        """The (source, destination) pairs among p ranks."""
-        return list(self.explicit)
+    def pairs(self, p: int) -> np.ndarray:
+        """The (source, destination) pairs among p ranks, [m, 2]."""
+        return np.array(self.explicit, np.int64).reshape(-1, 2)
 
     def inverse(self) -> Pairs:
         """The pattern that sends everything back."""
         return Pairs(tuple((d, s) for s, d in self.explicit))
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{s}→{d}" for s, d in self.explicit[:4])
-        return f"Pairs({shown}{f', … {len(self.explicit)} in all' if len(self.explicit) > 4 else ''})"
+        first = ", ".join(f"{s}→{d}" for s, d in self.explicit[:4])
+        return f"Pairs({first}{f', … {len(self.explicit)} in all' if len(self.explicit) > 4 else ''})"
 
 
 Pattern = Shift | Xor | Pairs
@@ -112,7 +115,8 @@ class Layout:
     """
 
     def __init__(self, members: np.ndarray):
-        self.members = np.ascontiguousarray(members, dtype=np.int32)
+        self.members = np.array(members, dtype=np.int32, order="C")
+        self.members.flags.writeable = False  # layouts are cached
         self._key = (self.members.shape, self.members.tobytes())
         self._hash = hash(self._key)
 
@@ -150,8 +154,8 @@ class Layout:
 
     def expand(self, pattern: Pattern) -> list[Pair]:
         """The pattern's pairs in axis indices, for every communicator."""
-        pairs = np.array(pattern.pairs(self.p), np.int32).reshape(-1, 2)
-        return [(int(s), int(d)) for row in self.members for s, d in row[pairs]]
+        pairs = self.members[:, pattern.pairs(self.p)].reshape(-1, 2).tolist()
+        return [(source, destination) for source, destination in pairs]
 
     def rotated(self, root: int) -> Layout:
         """The same communicators with rank ``root`` counted as rank 0."""

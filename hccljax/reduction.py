@@ -91,17 +91,37 @@ def accumulated_in(dtype: Any, x: jax.Array, op: str) -> str | None:
     if dtype is None:
         return None
     wide = as_dtype(dtype)
-    kinds = [jnp.issubdtype(dtype, jnp.integer) for dtype in (wide, x.dtype)]
-    if jnp.promote_types(wide, x.dtype) != wide or kinds[0] != kinds[1]:
+    if not _holds(wide, x.dtype):
         raise DtypeError(
             f"accumulate_dtype={wide} does not hold every {x.dtype}; expected {x.dtype} or a wider dtype of its kind"
         )
     return None if op in ("max", "min") else wide.name
 
 
+def _holds(wide: np.dtype, narrow: np.dtype) -> bool:
+    """True if every value of narrow is one of wide, which is of the same kind: integers, floats or complex numbers."""
+    if jnp.issubdtype(wide, jnp.integer) and jnp.issubdtype(narrow, jnp.integer):
+        outer, inner = jnp.iinfo(wide), jnp.iinfo(narrow)
+        return bool(outer.min <= inner.min and inner.max <= outer.max)
+    if not all(jnp.issubdtype(dtype, jnp.inexact) for dtype in (wide, narrow)):
+        return False
+    if jnp.issubdtype(wide, jnp.complexfloating) != jnp.issubdtype(narrow, jnp.complexfloating):
+        return False
+    (many, high, low), (few, top, bottom) = (
+        (kind.nmant, kind.maxexp, kind.minexp) for kind in map(jnp.finfo, (wide, narrow))
+    )
+    return bool(many >= few and high >= top and low <= bottom)
+
+
 def as_dtype(dtype: Any) -> np.dtype:
-    """accumulate_dtype as a dtype."""
+    """accumulate_dtype as a dtype that JAX has at this moment."""
     try:
-        return jnp.dtype(dtype)
-    except TypeError:
-        raise DtypeError(f"accumulate_dtype={shown(dtype)}: expected a dtype, such as jnp.float32") from None
+        wide = jnp.dtype(dtype)
+        usual = jax.dtypes.canonicalize_dtype(wide)
+    except (TypeError, ValueError):
+        raise DtypeError(f"accumulate_dtype={shown(dtype)}: expected a dtype of numbers, such as jnp.float32") from None
+    if not jnp.issubdtype(wide, jnp.number):
+        raise DtypeError(f"accumulate_dtype={shown(dtype)}: expected a dtype of numbers, such as jnp.float32")
+    if wide != usual:
+        raise DtypeError(f"accumulate_dtype={wide}: expected a dtype of up to 32 bits; use jax_enable_x64 for {wide}")
+    return wide

@@ -31,7 +31,8 @@ def test_examples_print_what_they_promise(clean_registry):
                 exec(compile(code, str(README), "exec"), scope)
                 promised += expected_in(code)
     assert len(promised) >= 8
-    missing = [text for text in promised if text not in printed.getvalue()]
+    lines = iter(printed.getvalue().splitlines())
+    missing = [text for text in promised if not any(text in line for line in lines)]  # each after the one before
     assert not missing, printed.getvalue()
 
 
@@ -41,4 +42,24 @@ def test_the_explanation_shown_is_the_one_printed(clean_registry):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile("import hccljax\n" + code, str(README), "exec"), {})
+    assert printed.getvalue() == shown
+
+
+def test_the_schedule_shown_is_the_one_printed():
+    code = next(code for language, code in BLOCKS if language == "python" and "hccljax.trace(" in code)
+    shown = next(code for language, code in BLOCKS if language == "text" and code.startswith("Schedule"))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("import jax\nimport hccljax\n" + code, "train.py", "exec"), {})
+    assert printed.getvalue().startswith(shown)
+
+
+def test_the_proofs_shown_are_the_ones_printed(clean_registry):
+    python = [code for language, code in BLOCKS if language == "python"]
+    proofs = next(code for code in python if "hccljax.verify(" in code)
+    own = next(code for code in python if "def by_neighbours" in code).partition("print(")[0]
+    shown = next(code for language, code in BLOCKS if language == "text" and "proved exactly" in code)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("import hccljax\n" + own + proofs, str(README), "exec"), {})
     assert printed.getvalue() == shown

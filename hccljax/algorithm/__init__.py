@@ -1,10 +1,17 @@
 """One file per collective algorithm; ``base`` holds the record they fill in and the registry."""
 
-from hccljax.algorithm import double_tree, halving_doubling, mesh, native, pairwise, ring, tree
+# Importing a module registers its algorithm; this is the order in which they are listed.
+# isort: off
+from hccljax.algorithm import (
+    ring, double_ring, tree, double_tree, halving_doubling, nhr, nb, mesh, star, pipeline, pairwise, bruck, native,
+)  # fmt: skip
+
+# isort: on
 from hccljax.algorithm.base import Algorithm, algorithms, register, registered, run
 from hccljax.algorithm.hierarchical import hierarchy
 
-# Importing a module registers its algorithm.
-BUILT_IN = (ring, tree, double_tree, halving_doubling, mesh, pairwise, native)
+BUILT_IN = (
+    ring, tree, double_tree, double_ring, halving_doubling, nhr, nb, mesh, star, pipeline, pairwise, bruck, native,
+)  # fmt: skip
 
 __all__ = ["Algorithm", "algorithms", "hierarchy", "register", "registered", "run"]

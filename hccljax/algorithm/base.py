@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 
@@ -18,11 +19,26 @@ OPERATORS = (
 )  # fmt: skip
 """The operators an algorithm can have kernels for."""
 
-REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+VARIABLE = {
+    "all_gather_v": "all_gather",
+    "reduce_scatter_v": "reduce_scatter",
+    "all_to_all_v": "all_to_all",
+    "all_to_all_vc": "all_to_all",
+}
+"""The operators whose blocks differ in size, and the operator whose kernels run them."""
+
+REDUCING = ("all_reduce", "reduce_scatter", "reduce", "reduce_scatter_v")
 """Those that combine the ranks' arrays."""
 
 Kernel = Callable[..., jax.Array]
 Formula = Callable[[str, int, int], int]
+
+
+class Cost(NamedTuple):
+    """The longest chain of dependent communications, and the most bytes that one rank sends."""
+
+    steps: int
+    bytes_sent: int
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,11 @@ class Algorithm:
       rooted: True if the rooted kernels above take ``root`` as a further argument; else they are written for root 0
         and run on ``group.rotated(root)``.
       order: the order in which contributions meet, in one sentence.
+      over: sizes of the tiers, level 0 first → the same algorithm, its formulas for a group with those tiers. For one
+        that works over all tiers at once (its kernels see them as ``group.level(0)`` and ``group.above()``); None for
+        one to which all ranks are alike. The record itself is that for one flat server.
+      regimes: bytes of one rank's message above which the kernels work in another way, if they tell sizes apart:
+        ``hccljax.verify`` proves a message beyond each of them.
     """
 
     name: str
@@ -63,6 +84,8 @@ class Algorithm:
     all_to_all: Kernel | None = None
     rooted: bool = False
     order: str = ""
+    over: Callable[[tuple[int, ...]], Algorithm] | None = None
+    regimes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -79,6 +102,22 @@ class Algorithm:
     def supports(self, operator: str) -> bool:
         """True if operator can run, with a kernel of its own or composed of others."""
         return self.has(operator) or (operator in COMPOSED and all(self.has(part) for part in COMPOSED[operator]))
+
+    def reduction_order(self, p: int, nbytes: int | None = None) -> tuple[Any, ...]:
+        """The order in which the contributions of p ranks meet, as it is seen when the kernel runs.
+
+        Returns:
+          For each of p parts of the message nested pairs of ranks: ``((0, 1), 2)`` is (x0 + x1) + x2.
+        """
+        from hccljax.algorithm.order import reduction_order  # it runs kernels, as this module says how to
+
+        return reduction_order(self, p, nbytes)
+
+    def cost(self, operator: str, p: int, nbytes: int) -> Cost:
+        """What the formulas say; one rank sends nothing."""
+        if p == 1:
+            return Cost(0, 0)
+        return Cost(self.steps(operator, p, nbytes), self.bytes_sent(operator, p, nbytes))
 
     def __repr__(self) -> str:
         return f"Algorithm({self.name!r})"
@@ -106,11 +145,21 @@ def run(
     if algorithm.has(operator):
         kernel = getattr(algorithm, operator)
         return kernel(x, group, op) if operator in ("all_reduce", "reduce_scatter") else kernel(x, group)
-    if operator == "all_reduce" and algorithm.supports(operator):
-        blocks = split_blocks(x, group.size)
-        mine = run(algorithm, "reduce_scatter", blocks, group, op)
-        return join_blocks(run(algorithm, "all_gather", mine, group), x.shape)
+    if algorithm.supports(operator):
+        return composed(algorithm, operator, x, group, op)
     raise unsupported(algorithm, operator)
+
+
+def composed(
+    algorithm: Algorithm, operator: str, x: jax.Array, group: Group, op: Reduction | None = None, root: int = 0
+) -> jax.Array:
+    """x through the two operators that COMPOSED names, whether or not the algorithm has a kernel of its own.
+
+    A kernel that has another form for some sizes calls this for the others.
+    """
+    first, second = COMPOSED[operator]
+    mine = run(algorithm, first, split_blocks(x, group.size), group, op, root)
+    return join_blocks(run(algorithm, second, mine, group, root=root), x.shape)
 
 
 def _run_rooted(
@@ -121,12 +170,7 @@ def _run_rooted(
     if not algorithm.supports(operator):
         raise unsupported(algorithm, operator)
     if not algorithm.has(operator):
-        blocks = split_blocks(x, group.size)
-        if operator == "broadcast":
-            mine = run(algorithm, "scatter", blocks, group, root=root)
-            return join_blocks(run(algorithm, "all_gather", mine, group), x.shape)
-        mine = run(algorithm, "reduce_scatter", blocks, group, op)
-        return join_blocks(run(algorithm, "gather", mine, group, root=root), x.shape)
+        return composed(algorithm, operator, x, group, op, root)
     kernel = getattr(algorithm, operator)
     arguments = (op,) if operator == "reduce" else ()
     if algorithm.rooted:

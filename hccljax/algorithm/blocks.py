@@ -45,9 +45,24 @@ def block_at(blocks: jax.Array, index: jax.Array) -> jax.Array:
     return lax.dynamic_index_in_dim(blocks, index, 0, keepdims=False, allow_negative_indices=False)
 
 
-def with_block(blocks: jax.Array, block: jax.Array, index: jax.Array) -> jax.Array:
+def with_block(blocks: jax.Array, block: jax.Array, index: jax.Array | int) -> jax.Array:
     """blocks [p, …] with the block at a traced index replaced."""
     return lax.dynamic_update_index_in_dim(blocks, block, index, 0, allow_negative_indices=False)
+
+
+def take_rows(blocks: jax.Array, indices: jax.Array) -> jax.Array:
+    """The blocks at traced indices [n] → [n, …], n at least 1."""
+    out = with_block(lax.empty((indices.size, *blocks.shape[1:]), blocks.dtype), block_at(blocks, indices[0]), 0)
+    step = lambda i, out: with_block(out, block_at(blocks, block_at(indices, i)), i)  # noqa: E731
+    return repeat(indices.size - 1, step, out, start=1)
+
+
+def place_rows(out: jax.Array, rows: jax.Array, indices: jax.Array) -> jax.Array:
+    """out with row i of rows [n, …] at the traced indices[i], n at least 1."""
+    # The first one outside the loop: it gives an empty array the replication type that the loop carries.
+    out = with_block(out, rows[0], indices[0])
+    step = lambda i, out: with_block(out, block_at(rows, i), block_at(indices, i))  # noqa: E731
+    return repeat(indices.size - 1, step, out, start=1)
 
 
 def wrap(index: jax.Array, p: int) -> jax.Array:

@@ -204,6 +204,7 @@ double_tree = register(
         all_reduce=all_reduce,
         broadcast=broadcast,
         reduce=reduce,
+        regimes=(4 * SEGMENT_BYTES, 8 * SEGMENT_BYTES),  # two segments a half, and four
         order="a parent's own share, then its children's in the order of the rounds; the halves follow their own trees",
     )
 )

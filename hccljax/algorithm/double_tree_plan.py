@@ -18,7 +18,7 @@ class Edge:
     depth: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Flow:
     """All edges in one direction, up or down.
 

@@ -9,14 +9,16 @@ the whole message instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import lru_cache, partial
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from hccljax.algorithm.base import Algorithm, Kernel, run
+from hccljax.algorithm.base import Algorithm, Cost, Kernel, run
 from hccljax.algorithm.blocks import join_blocks, split_blocks
 from hccljax.errors import ArgumentError
 from hccljax.group import Group
@@ -58,21 +60,47 @@ def hierarchy(levels: Levels, sizes: tuple[int, ...]) -> Algorithm:
     return Algorithm(
         name=";".join(f"level{k}:{one.name}" for k, one in enumerate(levels)),
         source="HCCL's hierarchical execution",
-        steps=lambda operator, p, nbytes: _total("steps", levels, sizes, operator, nbytes),
-        bytes_sent=lambda operator, p, nbytes: _total("bytes_sent", levels, sizes, operator, nbytes),
+        steps=lambda operator, p, nbytes: _total(levels, sizes, operator, nbytes).steps,
+        bytes_sent=lambda operator, p, nbytes: _total(levels, sizes, operator, nbytes).bytes_sent,
         rooted=True,
+        regimes=_regimes(levels, sizes),
         order="as the levels' algorithms: inside the servers first, except that reduce_scatter starts between them",
         **able,
     )
 
 
+def _regimes(levels: Levels, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The levels' thresholds as bytes of the whole message: a level sees a part of it, or what is gathered so far."""
+    p = math.prod(sizes)
+    return tuple(
+        sorted(
+            {
+                threshold * factor
+                for k, level in enumerate(levels)
+                for threshold in level.regimes
+                for factor in (math.prod(sizes[:k]), p // math.prod(sizes[: k + 1]))
+            }
+        )
+    )
+
+
 def serves(algorithm: Algorithm, operator: str, top: bool) -> bool:
-    """True if the algorithm can do its part of operator on a level (top: the outermost one)."""
+    """True if the algorithm can do its part of operator on a level (top: the outermost one).
+
+    One that works over all tiers at once has no part on one of them.
+    """
+    if algorithm.over is not None:
+        return False
     return (not top and operator in AROUND and _wraps(algorithm, operator)) or algorithm.supports(operator)
 
 
 def _wraps(algorithm: Algorithm, operator: str) -> bool:
     return all(algorithm.supports(part) for part in AROUND[operator])
+
+
+def passed_up(algorithm: Algorithm, operator: str, nbytes: int, size: int) -> int:
+    """Bytes that the levels above see of a message, if the algorithm works on a level of size members below them."""
+    return -(-nbytes // size) if operator in AROUND and _wraps(algorithm, operator) else nbytes
 
 
 def all_reduce(levels: Levels, x: Message, group: Group, op: Reduction) -> Message:
@@ -92,7 +120,7 @@ def all_gather(levels: Levels, block: Block, group: Group) -> Blocks:
     blocks = run(levels[0], "all_gather", block, group.level(0))
     if len(levels) > 1:
         blocks = all_gather(levels[1:], blocks, group.above())
-    return blocks.reshape(-1, *block.shape) if block.size else jnp.zeros((group.size, *block.shape), block.dtype)
+    return blocks.reshape(group.size, *block.shape)
 
 
 def reduce_scatter(levels: Levels, blocks: Blocks, group: Group, op: Reduction) -> Block:
@@ -142,7 +170,7 @@ def gather(levels: Levels, block: Block, group: Group, root: int) -> Blocks:
     blocks = run(levels[0], "gather", block, group.level(0), root=root % inner)
     if len(levels) > 1:
         blocks = gather(levels[1:], blocks, group.above(), root // inner)
-    return blocks.reshape(-1, *block.shape) if block.size else jnp.zeros((group.size, *block.shape), block.dtype)
+    return blocks.reshape(group.size, *block.shape)
 
 
 def all_to_all(levels: Levels, blocks: Blocks, group: Group) -> Blocks:
@@ -160,23 +188,24 @@ def _by_server(blocks: jax.Array, group: Group) -> jax.Array:
     return blocks.reshape(blocks.shape[0] // inner, inner, *blocks.shape[1:])
 
 
-def _total(what: str, levels: Levels, sizes: tuple[int, ...], operator: str, nbytes: int) -> int:
-    """A formula summed over the levels, each with the bytes that it sees."""
-    formula: Callable[[int, str, int], int] = lambda k, part, size: (  # noqa: E731
-        getattr(levels[k], what)(part, sizes[k], size) if sizes[k] > 1 else 0
-    )
-    total, top, p = 0, len(levels) - 1, math.prod(sizes)
-    if operator in AROUND:
-        for k in range(top):
-            if _wraps(levels[k], operator):
-                total += sum(formula(k, part, nbytes) for part in AROUND[operator])
-                nbytes = -(-nbytes // sizes[k])
-            else:
-                total += formula(k, operator, nbytes)
-        return total + formula(top, operator, nbytes)
-    below = 1
-    for k in range(top + 1):
-        below *= sizes[k]
+def _total(levels: Levels, sizes: tuple[int, ...], operator: str, nbytes: int) -> Cost:
+    """The costs of all levels, each with the bytes that it sees."""
+
+    def cost(k: int, part: str, size: int) -> Cost:
+        return levels[k].cost(part, sizes[k], size)
+
+    top, p = len(levels) - 1, math.prod(sizes)
+    if operator not in AROUND:
         # all_to_all moves the whole message on every level; the others move what their level has gathered so far.
-        total += formula(k, operator, nbytes if operator == "all_to_all" else nbytes * below // p)
-    return total
+        below = [nbytes if operator == "all_to_all" else nbytes * size // p for size in accumulate(sizes, mul)]
+        return _sum(cost(k, operator, below[k]) for k in range(top + 1))
+    costs = []
+    for k in range(top):
+        parts = AROUND[operator] if _wraps(levels[k], operator) else (operator,)
+        costs += [cost(k, part, nbytes) for part in parts]
+        nbytes = passed_up(levels[k], operator, nbytes, sizes[k])
+    return _sum([*costs, cost(top, operator, nbytes)])
+
+
+def _sum(costs: Iterable[Cost]) -> Cost:
+    return Cost(*map(sum, zip(*costs, strict=True)))

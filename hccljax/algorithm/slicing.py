@@ -31,10 +31,10 @@ def sliced(algorithm: Algorithm, buffer: int) -> Algorithm:
     """The algorithm, at most ``buffer`` bytes of a message (all p blocks of it) at a time."""
 
     def steps(operator: str, p: int, nbytes: int) -> int:
-        return fillings(nbytes, buffer) * algorithm.steps(operator, p, min(nbytes, buffer))
+        return fillings(nbytes, buffer) * algorithm.cost(operator, p, min(nbytes, buffer)).steps
 
     def bytes_sent(operator: str, p: int, nbytes: int) -> int:
-        return fillings(nbytes, buffer) * algorithm.bytes_sent(operator, p, min(nbytes, buffer))
+        return fillings(nbytes, buffer) * algorithm.cost(operator, p, min(nbytes, buffer)).bytes_sent
 
     kernels: dict[str, Any] = {
         name: _kernel(algorithm, name, buffer) if algorithm.supports(name) else None for name in OPERATORS
@@ -78,10 +78,16 @@ def in_slices(
     result = jax.eval_shape(one, jax.ShapeDtypeStruct((*rows.shape[:-1], width), x.dtype))
     out = vary(lax.empty((*result.shape[:-1], length), result.dtype), group.axes)
 
-    def step(i: jax.Array, out: jax.Array) -> jax.Array:
+    def step(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        out, done = carry
         start = lax.min(i * np.int32(width), np.int32(length - width))
         part = lax.dynamic_slice_in_dim(rows, start, width, rows.ndim - 1, allow_negative_indices=False)
-        return lax.dynamic_update_slice_in_dim(out, one(part), start, out.ndim - 1)
+        # There is one buffer: a slice waits until the one before it has left.
+        part, _ = lax.optimization_barrier((part, done))
+        part = one(part)
+        out = lax.dynamic_update_slice_in_dim(out, part, start, out.ndim - 1)
+        return out, lax.slice(lax.reshape(part, (part.size,)), (0,), (1,))
 
-    out = repeat(-(-length // width), step, out)
+    done = vary(lax.empty((1,), result.dtype), group.axes)
+    out, _ = repeat(-(-length // width), step, (out, done))
     return lax.reshape(out, (*out.shape[:-1], *shape))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from hccljax.collectives.sharded import reshaped, spec_of
-from hccljax.errors import ArgumentError, DtypeError, shown
+from hccljax.errors import ArgumentError, DtypeError, UnsupportedError, shown
 from hccljax.group import Group
 
 
@@ -44,7 +44,13 @@ def moving(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], 
 
 def message_bytes(x: jax.Array) -> int:
     """Bytes of x on one rank."""
-    return int(x.size) * x.dtype.itemsize
+    try:
+        return int(x.size) * x.dtype.itemsize
+    except jax.core.InconclusiveDimensionOperation:
+        raise UnsupportedError(
+            f"an array of the symbolic shape {x.shape}: algorithms cut arrays into blocks and choose by their size; "
+            f"expected a shape of ints: use jax.lax's own collective where shapes are symbolic"
+        ) from None
 
 
 def canonical_axis(axis: int, ndim: int, name: str) -> int:

@@ -10,7 +10,7 @@ from jax import lax
 from hccljax.algorithm import Algorithm
 from hccljax.algorithm.native import by_xla, native
 from hccljax.collectives.leaf import canonical_axis, checked_root, from_blocks, map_leaves, moving, to_blocks
-from hccljax.collectives.prepare import request
+from hccljax.collectives.prepare import Request, request
 from hccljax.collectives.typed import linear
 from hccljax.errors import ArgumentError, shown
 from hccljax.group import AxisName, Group
@@ -51,26 +51,32 @@ def all_gather(
     >>> jax.vmap(lambda x: hccljax.all_gather(x, "rank"), axis_name="rank", out_axes=None)(jnp.arange(3))
     Array([0, 1, 2], dtype=int32)
     """
+    this = checked_to(to, request(axis_name, algorithm, topology))
+
+    def leaf(x: jax.Array) -> jax.Array:
+        position = canonical_axis(axis, x.ndim if tiled else x.ndim + 1, "axis")
+        return moving(lambda x: gathered(x, this, position, tiled, to))(x)
+
+    return map_leaves(leaf, x)
+
+
+def checked_to(to: str, this: Request) -> Request:
+    """The request, once its result is known to have the replication type that ``to`` names."""
     if to not in ("varying", "invarying"):
         raise ArgumentError(f"to={shown(to)}: expected 'varying' or 'invarying'")
-    this = request(axis_name, algorithm, topology)
     if to == "invarying" and not this.group.is_whole:
         raise ArgumentError(
             "to='invarying' of a partitioned group: its communicators hold different arrays; use 'varying'"
         )
+    return this
 
-    def leaf(x: jax.Array) -> jax.Array:
-        position = canonical_axis(axis, x.ndim if tiled else x.ndim + 1, "axis")
 
-        def gathered(x: jax.Array) -> jax.Array:
-            run = this.run("all_gather", x, factor=this.group.size)
-            if run.algorithm is native:
-                return by_xla(lax.all_gather, x, run.group, axis=position, tiled=tiled, to=to)
-            return from_blocks(linear(x, run, replicated=to == "invarying"), position, tiled)
-
-        return moving(gathered)(x)
-
-    return map_leaves(leaf, x)
+def gathered(x: jax.Array, this: Request, position: int, tiled: bool, to: str) -> jax.Array:
+    """One array of all ranks, stacked as dimension position or (tiled) joined along it."""
+    run = this.run("all_gather", x, factor=this.group.size)
+    if run.algorithm is native:
+        return by_xla(lax.all_gather, x, run.group, axis=position, tiled=tiled, to=to)
+    return from_blocks(linear(x, run, replicated=to == "invarying"), position, tiled)
 
 
 def broadcast(
@@ -244,14 +250,15 @@ def all_to_all(
     def leaf(x: jax.Array) -> jax.Array:
         split = canonical_axis(split_axis, x.ndim, "split_axis")
         concat = canonical_axis(concat_axis, x.ndim, "concat_axis")
-
-        def exchanged(x: jax.Array) -> jax.Array:
-            blocks = to_blocks(x, split, this.group.size, tiled, "all_to_all")
-            run = this.run("all_to_all", x)
-            if run.algorithm is native:
-                return by_xla(lax.all_to_all, x, run.group, split_axis=split, concat_axis=concat, tiled=tiled)
-            return from_blocks(linear(blocks, run), concat, tiled)
-
-        return moving(exchanged)(x)
+        return moving(lambda x: exchanged(x, this, split, concat, tiled))(x)
 
     return map_leaves(leaf, x)
+
+
+def exchanged(x: jax.Array, this: Request, split: int, concat: int, tiled: bool) -> jax.Array:
+    """One array with its blocks along dimension split sent to their ranks, those received along concat."""
+    blocks = to_blocks(x, split, this.group.size, tiled, "all_to_all")
+    run = this.run("all_to_all", x)
+    if run.algorithm is native:
+        return by_xla(lax.all_to_all, x, run.group, split_axis=split, concat_axis=concat, tiled=tiled)
+    return from_blocks(linear(blocks, run), concat, tiled)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hccljax.algorithm.tree import tree
 from hccljax.collectives.leaf import map_leaves, moving
 from hccljax.collectives.prepare import request
 from hccljax.collectives.sharded import sharded_alike
@@ -18,6 +19,7 @@ from hccljax.group import AxisName, Group, as_group
 from hccljax.layout import Pairs, checked_pairs
 from hccljax.primitives.call import Direction, linear_call
 from hccljax.primitives.replication import vary
+from hccljax.reduction import reduction
 from hccljax.shapes import Arrays
 
 PairList = Iterable[Sequence[int]]
@@ -119,7 +121,8 @@ class _Wait:
 def barrier(x: Arrays, axis_name: AxisName | Group) -> Any:
     """x unchanged, but no rank gets it before every rank has reached this point with its own x.
 
-    A jitted program has no order but that of its data, so the barrier is tied to a value.
+    A jitted program has no order but that of its data, so the barrier is tied to a value. The signal, four bytes, goes
+    up and down a binomial tree, whatever algorithm is asked for elsewhere.
 
     Args:
       x: array(s) of any shape and dtype; one signal is sent for each leaf.
@@ -139,8 +142,7 @@ def barrier(x: Arrays, axis_name: AxisName | Group) -> Any:
     this = request(axis_name, None, None)
 
     def leaf(x: jax.Array) -> jax.Array:
-        signal = this.run("all_reduce", jnp.zeros((), jnp.int32), "max")
-        wait = Direction(_Wait(signal), this.group.axes)
+        wait = Direction(_Wait(Run("all_reduce", tree, this.group, reduction("max"))), this.group.axes)
         varied = vary(x, this.group.axes)
         return sharded_alike(lambda x: linear_call(x, wait, wait, "barrier"), varied, "barrier")
 

@@ -15,17 +15,23 @@ from hccljax.group import AxisName, Group, as_group
 from hccljax.primitives.compat import checked_axes, varying
 from hccljax.reduction import MEAN, reduction
 from hccljax.selection.choice import OfCommunicator, choose
-from hccljax.selection.notice import outside
+from hccljax.selection.notice import announce, outside
+from hccljax.selection.settings import Settings
 from hccljax.topology import Topology, as_topology
 
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments that all collectives share, checked once for all leaves."""
+    """The arguments that all collectives share, checked once for all leaves.
+
+    form is the end of the operator's name, ``"_v"`` or ``"_vc"``, if its blocks differ in size: the kernels are those
+    of the operator without it, the Decision names it.
+    """
 
     group: Group
     algorithm: str | Algorithm | OfCommunicator | None
     topology: Topology | None
+    form: str = ""
 
     def run(
         self,
@@ -39,8 +45,17 @@ class Request:
         """The kernel call for one leaf; its message is ``factor`` times x."""
         tiers = self.topology or self.group.topology
         nbytes, p = message_bytes(x) * factor, self.group.size
-        decision = choose(operator, nbytes, p, self.algorithm, tiers, accumulate_dtype=accumulate_dtype)
-        assert decision.record is not None
+        settings = Settings.from_environment()
+        decision = choose(
+            operator + self.form,
+            nbytes,
+            p,
+            self.algorithm,
+            tiers,
+            settings=settings,
+            accumulate_dtype=accumulate_dtype,
+        )
+        announce(decision, settings)
         group = self.group if decision.tiers is None else self.group.with_levels(decision.tiers)
         # An algorithm that accumulates divides a mean before it rounds it.
         divides = op == "mean" and accumulate_dtype is not None and p > 1
@@ -49,22 +64,31 @@ class Request:
 
 
 def request(
-    axis_name: AxisName | Group, algorithm: str | Algorithm | OfCommunicator | None, topology: str | Topology | None
+    axis_name: AxisName | Group,
+    algorithm: str | Algorithm | OfCommunicator | None,
+    topology: str | Topology | None,
+    form: str = "",
 ) -> Request:
     """The checked request."""
     group = as_group(axis_name)
     group.resolved  # noqa: B018  (raises for an unmapped axis or a partition of another size)
-    return Request(group, algorithm, as_topology(topology))
+    return Request(group, algorithm, as_topology(topology), form)
 
 
 def warn_if_invariant(x: jax.Array, group: Group, op: str) -> None:
-    """Warns where a sum or product counts the same replicated value once for every rank."""
+    """Warns where a replicated value is reduced: it is counted once for every rank, or has been summed before."""
     checked = checked_axes(group.axes)
-    if op in ("sum", "prod") and checked and not set(checked) & varying(x):
-        warnings.warn(
-            f"all_reduce(op={op!r}) of an operand that is already the same on every rank of {group.axis_name!r}: the "
-            f"result counts it {group.size} times, as jax.lax does. If it is a gradient, jax.grad has inserted the sum "
-            f"already: pass the parameters through hccljax.as_varying(params, {group.axis_name!r}) before jax.grad",
-            InvariantOperandWarning,
-            stacklevel=outside(),
-        )
+    if op in ("max", "min") or not checked or set(checked) & varying(x):
+        return
+    means = {
+        "mean": "the mean is that operand itself, as in jax.lax. If it is a gradient, jax.grad has summed it already, "
+        f"and it is {group.size} times the mean"
+    }
+    counts = f"the result counts it {group.size} times, as jax.lax does. If it is a gradient, jax.grad has inserted "
+    warnings.warn(
+        f"all_reduce(op={op!r}) of an operand that is already the same on every rank of {group.axis_name!r}: "
+        f"{means.get(op, counts + 'the sum already')}: pass the parameters through "
+        f"hccljax.as_varying(params, {group.axis_name!r}) before jax.grad",
+        InvariantOperandWarning,
+        stacklevel=outside(),
+    )

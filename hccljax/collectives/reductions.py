@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
-from hccljax.algorithm import Algorithm, registered
+from hccljax.algorithm import Algorithm
 from hccljax.algorithm.native import native, psum_scatter
 from hccljax.collectives.leaf import canonical_axis, checked_root, map_leaves, to_blocks
-from hccljax.collectives.prepare import request, warn_if_invariant
+from hccljax.collectives.prepare import Request, request, warn_if_invariant
 from hccljax.collectives.typed import Run, extremum, linear, product
 from hccljax.group import AxisName, Group
 from hccljax.reduction import MEAN, accumulated_in, reducible, reduction
@@ -55,15 +55,31 @@ def all_reduce(
     >>> jax.vmap(lambda x: hccljax.all_reduce(x, "rank"), axis_name="rank")(jnp.arange(4.0))
     Array([6., 6., 6., 6.], dtype=float32)
     """
+    return reduced(x, axis_name, op, algorithm, topology, accumulate_dtype)
+
+
+def reduced(
+    x: Arrays,
+    axis_name: AxisName | Group,
+    op: str,
+    algorithm: str | Algorithm | None = None,
+    topology: str | Topology | None = None,
+    accumulate_dtype: Any = None,
+    *,
+    warns: bool = True,
+) -> Any:
+    """all_reduce; warns=False says nothing about an operand that is the same everywhere."""
     this = request(axis_name, algorithm, topology)
 
     def leaf(x: jax.Array) -> jax.Array:
         x = reducible(x, op)
-        warn_if_invariant(x, this.group, op)
-        run = this.run("all_reduce", x, op, accumulate_dtype=accumulated_in(accumulate_dtype, x, op))
+        if warns:
+            warn_if_invariant(x, this.group, op)
+        wide = accumulated_in(accumulate_dtype, x, op)
+        run = this.run("all_reduce", x, op, accumulate_dtype=wide)
         if run.algorithm is native:
             return _mean(native.all_reduce(x, run.group, run.op), op, run)  # type: ignore[misc]
-        return _typed(x, run, op)
+        return _typed(x, run, op, wide)
 
     return map_leaves(leaf, x)
 
@@ -106,15 +122,21 @@ def reduce_scatter(
     this = request(axis_name, algorithm, topology)
 
     def leaf(x: jax.Array) -> jax.Array:
-        x = reducible(x, op)
         dimension = canonical_axis(scatter_dimension, x.ndim, "scatter_dimension")
-        blocks = to_blocks(x, dimension, this.group.size, tiled, "reduce_scatter")
-        run = this.run("reduce_scatter", x, op, accumulate_dtype=accumulated_in(accumulate_dtype, x, op))
-        if run.algorithm is native:
-            return _mean(psum_scatter(x, run.group, reduction(op), dimension, tiled), op, run)
-        return _typed(blocks, run, op)
+        return scattered(x, this, op, dimension, tiled, accumulate_dtype)
 
     return map_leaves(leaf, x)
+
+
+def scattered(x: jax.Array, this: Request, op: str, dimension: int, tiled: bool, accumulate_dtype: Any) -> jax.Array:
+    """This rank's block of one array's reduction; the blocks lie along a dimension."""
+    x = reducible(x, op)
+    blocks = to_blocks(x, dimension, this.group.size, tiled, "reduce_scatter")
+    wide = accumulated_in(accumulate_dtype, x, op)
+    run = this.run("reduce_scatter", x, op, accumulate_dtype=wide)
+    if run.algorithm is native:
+        return _mean(psum_scatter(x, run.group, reduction(op), dimension, tiled), op, run)
+    return _typed(blocks, run, op, wide)
 
 
 def reduce(
@@ -155,23 +177,20 @@ def reduce(
 
     def leaf(x: jax.Array) -> jax.Array:
         x = reducible(x, op)
-        return _typed(x, this.run("reduce", x, op, root, accumulate_dtype=accumulated_in(accumulate_dtype, x, op)), op)
+        wide = accumulated_in(accumulate_dtype, x, op)
+        return _typed(x, this.run("reduce", x, op, root, accumulate_dtype=wide), op, wide)
 
     return map_leaves(leaf, x)
 
 
-def _typed(x: jax.Array, run: Run, op: str) -> jax.Array:
+def _typed(x: jax.Array, run: Run, op: str, dtype: str | None) -> jax.Array:
     """The typed result of one leaf, for every op."""
     if op in ("max", "min"):
         return extremum(x, run)
     if op == "prod":
-        spread = replace(run, operator="all_gather", op=None, algorithm=_able(run.algorithm, "all_gather"))
-        return product(x, run, spread, replace(run, op=reduction("sum")))
+        spread = replace(run, operator="all_gather", op=None)
+        return product(x, run, spread, replace(run, op=reduction("sum")), dtype)
     return _mean(linear(x, run), op, run)
-
-
-def _able(algorithm: Algorithm, operator: str) -> Algorithm:
-    return algorithm if algorithm.supports(operator) else registered("ring")
 
 
 def _mean(total: jax.Array, op: str, run: Run) -> jax.Array:

@@ -26,6 +26,8 @@ from hccljax.primitives.call import Direction, linear_call, reduce_call
 from hccljax.primitives.compat import checked_axes
 from hccljax.primitives.replication import invariant, vary
 from hccljax.reduction import MEAN, Reduction, reduction
+from hccljax.selection.notice import warn
+from hccljax.selection.substitute import substituted
 
 TRANSPOSED = {
     "all_reduce": "all_reduce",
@@ -38,6 +40,14 @@ TRANSPOSED = {
     "all_to_all": "all_to_all",
 }
 REPLICATED = ("all_reduce", "broadcast", "all_gather")
+
+
+def able(algorithm: Algorithm, operator: str) -> Algorithm:
+    """The algorithm if it has what a derivative needs, else its substitute, said aloud."""
+    record, fallback = substituted(operator, algorithm, lambda one: one.supports(operator))
+    if fallback:
+        warn(f"{operator}, for a derivative: {fallback}")
+    return record
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,8 @@ class Run:
     def __call__(self, x: jax.Array) -> jax.Array:
         """The operator's result, shaped as the kernels' (see ``Algorithm``)."""
         x = vary(x, self.group.axes)
-        out = run(self.algorithm, self.operator, x, self.group, self.op, self.root)
+        # The algorithm was chosen for the operator; only a derivative may need another one, which it may lack.
+        out = run(able(self.algorithm, self.operator), self.operator, x, self.group, self.op, self.root)
         if self.operator in ("reduce", "gather"):
             out = choose(self.group.rank == self.root, out, jnp.zeros_like(out))
         return invariant(out, self.promised)
@@ -71,8 +82,7 @@ class Run:
             return Cotangent(self, unchecked)
         operator = TRANSPOSED[self.operator]
         op = reduction("sum") if operator in ("all_reduce", "reduce_scatter", "reduce") else None
-        algorithm = self.algorithm if self.algorithm.supports(operator) else registered("ring")
-        return replace(self, operator=operator, op=op, algorithm=algorithm)
+        return replace(self, operator=operator, op=op)
 
 
 @dataclass(frozen=True)
@@ -144,7 +154,7 @@ def extremum(x: jax.Array, this: Run) -> jax.Array:
     return _reduced(x, this, _NoDerivative(this.operator, this.op.name if this.op else ""))
 
 
-def product(x: jax.Array, this: Run, spread: Run, total: Run) -> jax.Array:
+def product(x: jax.Array, this: Run, spread: Run, total: Run, dtype: str | None = None) -> jax.Array:
     """this(x) for prod. The derivative multiplies each tangent by the product of the other ranks' values.
 
     Args:
@@ -152,8 +162,9 @@ def product(x: jax.Array, this: Run, spread: Run, total: Run) -> jax.Array:
       this: the product.
       spread: an all_gather over the same group, which brings the other ranks' values (p times the memory of x).
       total: the same operator as this, with op sum.
+      dtype: what products of the other ranks' values are taken, weighted and added in; None is x's own.
     """
-    return _reduced(x, this, _ProductRule(this, spread, total))
+    return _reduced(x, this, _ProductRule(this, spread, total, dtype))
 
 
 def _reduced(x: jax.Array, this: Run, derivative: _NoDerivative | _ProductRule) -> jax.Array:
@@ -185,10 +196,14 @@ class _ProductRule:
     this: Run
     spread: Run
     total: Run
+    dtype: str | None
 
     def __call__(self, x: jax.Array, tangent: jax.Array) -> tuple[jax.Array, jax.Array]:
         values = linear(x, self.spread, replicated=False)
+        if self.dtype is not None:
+            values, tangent = (lax.convert_element_type(one, self.dtype) for one in (values, tangent))
         own = jnp.arange(values.shape[0], dtype=jnp.int32) == self.this.group.rank
         own = lax.broadcast_in_dim(own, values.shape, (0,))
         others = jnp.prod(jnp.where(own, jnp.ones_like(values), values), axis=0, dtype=values.dtype)
-        return product(x, self.this, self.spread, self.total), linear(others * tangent, self.total)
+        out = linear(others * tangent, self.total)
+        return product(x, self.this, self.spread, self.total, self.dtype), lax.convert_element_type(out, x.dtype)

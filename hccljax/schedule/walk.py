@@ -7,7 +7,7 @@ results are unused are skipped, as XLA drops them too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import jax
@@ -15,8 +15,11 @@ from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
 
 from hccljax.errors import ArgumentError
 from hccljax.schedule.liveness import CALLS, Flags, inner_jaxpr, live, scan_used, shaped, short_name
+from hccljax.schedule.source import Source, at, source_of
 
 Value = TypeVar("Value")
+Body = Callable[[list[Value]], list[Value]]
+Branch = Callable[["Interpretation[Value]"], list[Value]]
 
 ONE_SHOT = frozenset(
     {
@@ -36,25 +39,27 @@ _LINKED = frozenset({"hccl_linear", "hccl_reduce"})  # calls of a function that 
 
 
 class Interpretation(Protocol[Value]):
-    """What values and communications stand for; values compare with ``==``."""
+    """What values and communications stand for."""
 
     nothing: Value  # a constant, or an argument: there from the start
-
-    @property
-    def history(self) -> Sequence[object]:
-        """The communications so far, in order, comparable with ``==``."""
-        ...
 
     def join(self, values: Sequence[Value]) -> Value:
         """The result of a local computation on these operands."""
         ...
 
-    def communicate(self, equation: JaxprEqn, operand: Value) -> Value:
-        """The result of a communication."""
+    def communicate(self, equation: JaxprEqn, operand: Value, source: Source | None) -> Value:
+        """The result of a communication that the user's code asks for at source."""
         ...
 
-    def fork(self) -> Interpretation[Value]:
-        """An independent copy, to look into another branch."""
+    def loop(self, trips: int, body: Body[Value], carry: Sequence[Value], stacked: int) -> list[Value]:
+        """The last carry and the stacked outputs of a loop; body takes and gives one trip's values, carry first."""
+        ...
+
+    def alternatives(self, branches: Sequence[Branch[Value]], source: Source | None) -> list[list[Value]]:
+        """The outputs of branches of which one will be taken, each a function of the interpretation to walk it in.
+
+        Raises ArgumentError if they do not communicate alike.
+        """
         ...
 
 
@@ -65,10 +70,12 @@ class Walker(Generic[Value]):
     Attributes:
       interpretation: what the communications are handed to.
       axis_sizes: the mapped axes, under which inner functions are traced.
+      source: the user's line, inside a collective call of hccljax; None where equations know their own.
     """
 
     interpretation: Interpretation[Value]
     axis_sizes: Mapping[str, int]
+    source: Source | None = None
     _traced: dict[Any, Jaxpr] = field(default_factory=dict, repr=False, compare=False)
 
     def walk(self, jaxpr: Jaxpr, inputs: Sequence[Value], used: Sequence[bool]) -> list[Value]:
@@ -97,13 +104,16 @@ class Walker(Generic[Value]):
         """The outputs of an equation that does not communicate: each needs all operands."""
         return [self.interpretation.join(operands)] * len(equation.outvars)
 
+    def source_of(self, equation: JaxprEqn) -> Source | None:
+        """The user's line that an equation comes from."""
+        return self.source or source_of(equation)
 
-def communication_in(jaxpr: Jaxpr) -> str | None:
-    """The name of the first communication inside a jaxpr, at any depth, or None."""
+
+def communication_in(jaxpr: Jaxpr) -> JaxprEqn | None:
+    """The first communication inside a jaxpr, at any depth, or None."""
     for equation in jaxpr.eqns:
-        name = short_name(equation)
-        if name in ONE_SHOT | PERMUTES | _UNCOUNTABLE | _LINKED:
-            return name
+        if short_name(equation) in ONE_SHOT | PERMUTES | _UNCOUNTABLE | _LINKED:
+            return equation
         for inner in jaxprs_in_params(equation.params):
             found = communication_in(inner)
             if found is not None:
@@ -121,10 +131,11 @@ def _local(walker: Walk, equation: JaxprEqn, used: Flags, operands: Values) -> V
     for inner in jaxprs_in_params(equation.params):
         found = communication_in(inner)
         if found is not None:
+            name = found.params["name"] if short_name(found) in _LINKED else short_name(found)
             raise ArgumentError(
-                f"{equation.primitive.name!r} contains the communication {found!r}, and how often it runs is "
-                f"unknown while tracing; expected a loop of known length: lax.scan, or lax.fori_loop with "
-                f"static bounds"
+                f"{at(walker.source_of(equation))}{equation.primitive.name!r} contains the communication "
+                f"{name!r} ({walker.source_of(found) or 'its line is not known'}), and how often it runs is unknown "
+                f"while tracing; expected a loop of known length: lax.scan, or lax.fori_loop with static bounds"
             )
     return walker.local(equation, operands)
 
@@ -133,14 +144,15 @@ def _communication(walker: Walk, equation: JaxprEqn, used: Flags, operands: Valu
     axes = equation.params.get("axes", ())
     if axes and all(isinstance(axis, int) for axis in axes):  # a psum over array dimensions only
         return walker.local(equation, operands)
-    result = walker.interpretation.communicate(equation, walker.interpretation.join(operands))
+    operand = walker.interpretation.join(operands)
+    result = walker.interpretation.communicate(equation, operand, walker.source_of(equation))
     return [result] * len(equation.outvars)
 
 
 def _uncountable(walker: Walk, equation: JaxprEqn, used: Flags, operands: Values) -> Values:
     raise ArgumentError(
-        f"{equation.primitive.name!r} cannot be counted: its messages are not known while tracing; "
-        f"expected permutes, or one of {', '.join(sorted(ONE_SHOT))}"
+        f"{at(walker.source_of(equation))}{equation.primitive.name!r} cannot be counted: its messages are not known "
+        f"while tracing; expected permutes, or one of {', '.join(sorted(ONE_SHOT))}"
     )
 
 
@@ -150,23 +162,21 @@ def _call(walker: Walk, equation: JaxprEqn, used: Flags, operands: Values) -> Va
 
 def _linked(walker: Walk, equation: JaxprEqn, used: Flags, operands: Values) -> Values:
     # Traced unchecked, whatever the mode around it: replication types do not change what is communicated.
-    return walker.walk(walker.traced(equation.params["forward"], shaped(equation.invars)), operands, used)
+    inner = walker.traced(equation.params["forward"], shaped(equation.invars))
+    # The equations inside know the line that walked here, not the one that called the collective.
+    return replace(walker, source=walker.source_of(equation)).walk(inner, operands, used)
 
 
 def _scan(walker: Walk, equation: JaxprEqn, used: Flags, operands: Values) -> Values:
-    body, reading = inner_jaxpr(equation), walker.interpretation
+    body, length = inner_jaxpr(equation), equation.params["length"]
     first, carries = equation.params["num_consts"], equation.params["num_carry"]
     consts, carry, slices = operands[:first], operands[first : first + carries], operands[first + carries :]
     body_used = scan_used(equation, used)
-    stacked = [reading.nothing] * (len(used) - carries)
-    for _ in range(equation.params["length"]):
-        communicated = len(reading.history)
-        out = walker.walk(body, [*consts, *carry, *slices], body_used)
-        stacked = [reading.join(pair) for pair in zip(stacked, out[carries:], strict=True)]
-        if len(reading.history) == communicated and out[:carries] == carry:
-            break  # silent, and nothing moved: the other iterations would add nothing
-        carry = out[:carries]
-    return [*carry, *stacked]
+
+    def trip(carry: Values) -> Values:
+        return walker.walk(body, [*consts, *carry, *slices], body_used)
+
+    return walker.interpretation.loop(length, trip, carry, len(used) - carries)
 
 
 def _cond(walker: Walk, equation: JaxprEqn, used: Flags, operands: Values) -> Values:
@@ -175,21 +185,11 @@ def _cond(walker: Walk, equation: JaxprEqn, used: Flags, operands: Values) -> Va
         return walker.local(equation, operands)
     reading = walker.interpretation
     inputs = [reading.join([operands[0], operand]) for operand in operands[1:]]
-    readings = [reading, *(reading.fork() for _ in branches[1:])]
-    start = len(reading.history)
-    outputs = [
-        Walker(each, walker.axis_sizes).walk(branch, inputs, used)
-        for each, branch in zip(readings, branches, strict=True)
-    ]
-    expected = readings[0].history[start:]
-    for k, other in enumerate(readings):
-        if other.history[start:] != expected:
-            names = [", ".join(map(str, each.history[start:])) or "nothing" for each in (readings[0], other)]
-            raise ArgumentError(
-                f"'cond' with branches that do not communicate alike: branch 0 runs {names[0]}; branch {k} "
-                f"runs {names[1]}; expected the same communications in every branch, else ranks that take "
-                f"different ones wait for each other: communicate outside lax.cond, and select the result"
-            )
+
+    def walk_of(branch: Jaxpr) -> Branch[Any]:
+        return lambda interpretation: replace(walker, interpretation=interpretation).walk(branch, inputs, used)
+
+    outputs = reading.alternatives([walk_of(branch) for branch in branches], walker.source_of(equation))
     return [reading.join([operands[0], *column]) for column in zip(*outputs, strict=True)]
 
 

@@ -1,8 +1,8 @@
 """Which algorithm runs: HCCL_ALGO and the other settings, the rule that chooses, and the explanation."""
 
-from hccljax.selection.choice import available, choose
+from hccljax.selection.choice import algorithms, choose
 from hccljax.selection.decision import Decision
 from hccljax.selection.explanation import explain
 from hccljax.selection.settings import Settings
 
-__all__ = ["Decision", "Settings", "available", "choose", "explain"]
+__all__ = ["Decision", "Settings", "algorithms", "choose", "explain"]

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hccljax.algorithm.accumulating import accumulating, gatherer
+from hccljax.algorithm.base import VARIABLE
 from hccljax.selection.decision import Decision
 
 
 def accumulated(decision: Decision, dtype: str | None) -> Decision:
     """The decision with its contributions added by their owner, in rank order and in dtype (None is their own)."""
-    if decision.ranks == 1 or decision.record is None:
+    if decision.ranks == 1:
         return decision
     gathers = decision.operator == "all_reduce"
     record = accumulating(decision.record, dtype)
     asked = "HCCL_DETERMINISTIC=strict" if dtype is None else f"accumulate_dtype={dtype}"
+    steps, bytes_sent = record.cost(VARIABLE.get(decision.operator, decision.operator), decision.ranks, decision.nbytes)
     sums = f"{asked}: a mesh exchange brings every contribution to the owner of its block"
     then = f"; {gatherer(decision.record).name} gathers the sums ({decision.reason})" if gathers else ""
     return replace(
@@ -24,6 +26,6 @@ def accumulated(decision: Decision, dtype: str | None) -> Decision:
         reason=sums + then,
         # Where nothing of the algorithm runs, it does not matter what it lacks.
         fallback=decision.fallback if gathers else None,
-        steps=record.steps(decision.operator, decision.ranks, decision.nbytes),
-        bytes_sent=record.bytes_sent(decision.operator, decision.ranks, decision.nbytes),
+        steps=steps,
+        bytes_sent=bytes_sent,
     )

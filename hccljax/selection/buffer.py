@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hccljax.algorithm.base import VARIABLE
 from hccljax.algorithm.native import native
 from hccljax.algorithm.slicing import fillings, sliced
 from hccljax.selection.decision import Decision
@@ -11,13 +12,14 @@ from hccljax.selection.decision import Decision
 
 def in_slices(decision: Decision, buffer: int) -> Decision:
     """The decision for a message that is longer than buffer. XLA's own collectives have buffers of their own."""
-    if decision.record is None or decision.record is native:
+    if decision.record is native:
         return decision
     record, count = sliced(decision.record, buffer), fillings(decision.nbytes, buffer)
+    steps, bytes_sent = record.cost(VARIABLE.get(decision.operator, decision.operator), decision.ranks, decision.nbytes)
     return replace(
         decision,
         record=record,
         reason=f"{decision.reason}; {count} slices of {buffer} bytes (HCCL_BUFFSIZE)",
-        steps=record.steps(decision.operator, decision.ranks, decision.nbytes),
-        bytes_sent=record.bytes_sent(decision.operator, decision.ranks, decision.nbytes),
+        steps=steps,
+        bytes_sent=bytes_sent,
     )

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import hccljax.selection.ranks as ranks
-from hccljax.algorithm import Algorithm, algorithms, hierarchy
-from hccljax.algorithm.base import REDUCING
-from hccljax.algorithm.hierarchical import AROUND, serves
+from hccljax.algorithm import Algorithm, base, hierarchy, registered
+from hccljax.algorithm.base import REDUCING, VARIABLE
+from hccljax.algorithm.hierarchical import passed_up, serves
 from hccljax.errors import ArgumentError, SettingError, shown
 from hccljax.selection.accumulation import accumulated
 from hccljax.selection.buffer import in_slices
 from hccljax.selection.decision import Decision
-from hccljax.selection.grammar import Levels, parse_algo
-from hccljax.selection.notice import log_entry, warn_of_fallback
+from hccljax.selection.grammar import Levels, nearest, parse_algo
 from hccljax.selection.settings import Settings
 from hccljax.selection.substitute import substituted
 from hccljax.topology import Topology
 
 POLICY = "policy ranks"
+LONGEST = 40  # characters of a word that could be the slip of a known one
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def choose(
     settings: Settings | None = None,
     accumulate_dtype: str | None = None,
 ) -> Decision:
-    """The Decision for one operator on p ranks.
+    """The Decision for one operator on p ranks; it is said aloud where something runs (``announce``).
 
     Args:
       operator: such as ``"all_reduce"``.
@@ -67,60 +67,102 @@ def choose(
         decision = accumulated(decision, accumulate_dtype)
     if nbytes > settings.buffer and p > 1:
         decision = in_slices(decision, settings.buffer)
-    warn_of_fallback(decision)
-    if settings.entry_log:
-        log_entry(decision)
     return decision
 
 
-def available() -> tuple[str, ...]:
+def algorithms() -> tuple[str, ...]:
     """The names that ``algorithm=`` takes: every registered algorithm, and ``hierarchical``.
 
     A hierarchy of one algorithm for each level is written ``"level0:ring;level1:tree"``.
     """
-    return (*algorithms(), "hierarchical")
+    return (*base.algorithms(), "hierarchical")
 
 
 class _Case:
     """One operator, message size, group size and topology, for which a Decision is to be made."""
 
     def __init__(self, operator: str, nbytes: int, p: int, topology: Topology | None):
-        self.operator, self.nbytes, self.p, self.topology = operator, nbytes, p, topology
+        # A V form runs the kernels of the operator that it is a form of; only the Decision has its name.
+        self.name, self.operator = operator, VARIABLE.get(operator, operator)
+        self.nbytes, self.p, self.topology = nbytes, p, topology
+
+    @property
+    def tiers(self) -> tuple[int, ...]:
+        """Members of each level: those of the topology, else those to assume."""
+        return self.topology.sizes if self.topology else ranks.servers(self.p)
 
     def decide(self, wanted: object, asked_by: str) -> Decision:
         """The Decision for what was asked for, None being nothing."""
         said = f"HCCL_ALGO={wanted}" if asked_by == "HCCL_ALGO" else f"algorithm={shown(wanted)} of the {asked_by}"
         if isinstance(wanted, Algorithm):
-            return self._flat(wanted, f"{said} is a record of its own", asked_by)
+            return self._flat(wanted, said, "is a record of its own", asked_by)
         # A name alone is that algorithm, whatever it means in HCCL_ALGO, where "tree" depends on the size.
-        if isinstance(wanted, str) and wanted in algorithms() and asked_by != "HCCL_ALGO":
-            return self._flat(wanted, f"{said} names it", asked_by)
+        if isinstance(wanted, str) and wanted in base.algorithms() and asked_by != "HCCL_ALGO":
+            return self._flat(wanted, said, "names it", asked_by)
         levels = None if wanted is None else _levels(wanted, asked_by, self.operator)
-        if levels is not None and levels.every_level and levels.names[0] != "hierarchical":
-            return self._flat(self._sized(levels.names[0]), f"{said} names {levels.names[0]!r}", asked_by)
-        tiers = self.topology.sizes if self.topology else ranks.servers(self.p)
-        if len(tiers) > 1 and self.p > 1 and (levels is not None or self.p > ranks.MEDIUM):
-            return self._tiered(tiers, levels, said, asked_by)
-        name = levels.names[0] if levels is not None else None
-        if levels is None or name in (None, "hierarchical"):
+        if levels is None:
+            return self._by_policy()
+        if levels.every_level and levels.names[0] != "hierarchical":
+            return self._flat(self._sized(levels.names[0]), said, f"names {levels.names[0]!r}", asked_by)
+        decision = self._by_levels(levels, said, asked_by)
+        idle = self._idle(levels) if asked_by != "HCCL_ALGO" else None
+        if idle is None:
+            return decision
+        return replace(decision, fallback="; ".join(filter(None, [decision.fallback, idle])))
+
+    def _by_policy(self) -> Decision:
+        """The Decision where nobody asked for anything."""
+        if len(self.tiers) > 1 and self.p > ranks.MEDIUM and self.name != "all_to_all_vc":
+            return self._tiered(None, "", POLICY)
+        if self.name == "all_to_all_vc":
+            return self._flat("pairwise", "only pairwise exchange sends every pair of ranks its own count", "", POLICY)
+        return self._flat(*ranks.flat(self.operator, self.p, self.nbytes), "", POLICY)
+
+    def _by_levels(self, levels: Levels, said: str, asked_by: str) -> Decision:
+        """The Decision for a text that names levels, or ``hierarchical``."""
+        if len(self.tiers) > 1 and self.p > 1:
+            spanning = _spanning(levels, self.operator)
+            if spanning is not None:
+                return self._flat(spanning, said, f"names {spanning!r}, which works on all levels together", asked_by)
+            return self._tiered(levels, said, asked_by)
+        name = levels.names[0]
+        if name in (None, "hierarchical"):
             automatic, reason = ranks.flat(self.operator, self.p, self.nbytes)
-            nothing = f"{said} chooses nothing for one flat server, so: " if levels is not None else ""
-            return self._flat(automatic, nothing + reason, POLICY)
+            return self._flat(automatic, said, f"chooses nothing for one flat server, so: {reason}", POLICY)
         idle = ", and has no effect between servers: there is one" if len(levels.names) > 1 else ""
-        return self._flat(self._sized(name), f"{said} names {name!r} inside a server{idle}", asked_by)
+        return self._flat(self._sized(name), said, f"names {name!r} inside a server{idle}", asked_by)
+
+    def _idle(self, levels: Levels) -> str | None:
+        """What a call asks of levels that these ranks do not have."""
+        if self.p == 1:
+            return None
+        there = len(self.tiers)
+        missing = [f"level{k}" for k, name in enumerate(levels.names) if k >= there and name is not None]
+        if levels.names[0] == "hierarchical" and there == 1:
+            missing = ["a hierarchy"]
+        if not missing:
+            return None
+        servers = f"{self.p} ranks in {'one flat server' if there == 1 else f'{there} levels'}"
+        example = f"2x{self.p // 2}" if self.p % 2 == 0 else f"{self.p}x1"
+        return f"{' and '.join(missing)} has no effect on {servers}: pass topology=, such as {example!r}"
 
     def _sized(self, name: str | None, nbytes: int | None = None) -> str:
         """A name of HCCL_ALGO as a registered one, for the bytes it is to move."""
         return ranks.tree_for(self.nbytes if nbytes is None else nbytes) if name == "tree" else str(name)
 
-    def _flat(self, wanted: str | Algorithm, reason: str, asked_by: str) -> Decision:
+    def _flat(self, wanted: str | Algorithm, said: str, how: str, asked_by: str) -> Decision:
         """One algorithm on all ranks, or its substitute."""
-        record, fallback = substituted(self.operator, wanted, lambda one: one.supports(self.operator))
-        return self._decision(record, reason, asked_by, fallback, None)
+        strict = asked_by == "call"
+        record, fallback = substituted(self.operator, wanted, lambda one: one.supports(self.operator), strict)
+        reason = f"{said} {'cannot be had' if fallback else how}".strip()
+        if record.over is None:
+            return self._decision(record, reason, asked_by, fallback, None)
+        reason += self._assumed if len(self.tiers) > 1 else ""
+        return self._decision(record.over(self.tiers), reason, asked_by, fallback, self.tiers)
 
-    def _tiered(self, tiers: tuple[int, ...], levels: Levels | None, said: str, asked_by: str) -> Decision:
+    def _tiered(self, levels: Levels | None, said: str, asked_by: str) -> Decision:
         """One algorithm on each tier."""
-        records, fallbacks, nbytes = [], [], self.nbytes
+        records, fallbacks, nbytes, tiers = [], [], self.nbytes, self.tiers
         for k, size in enumerate(tiers):
             top = k == len(tiers) - 1
             named = None if levels is None or levels.every_level else levels.at(k)
@@ -128,32 +170,46 @@ class _Case:
             record, fallback = substituted(self.operator, name, lambda one, top=top: serves(one, self.operator, top))  # type: ignore[misc]
             records.append(record)
             fallbacks += [f"level{k}: {fallback}"] if fallback else []
-            if self.operator in AROUND:
-                nbytes = -(-nbytes // size)
+            nbytes = passed_up(record, self.operator, nbytes, size)
         reason = f"{said} chooses an algorithm for each level"
         if levels is None:
-            asked_by, reason = POLICY, f"{self.operator} of more than {ranks.MEDIUM} ranks is hierarchical"
-        if self.topology is None:
-            reason += f"; no topology was given, so servers of {ranks.SERVER} are assumed"
+            reason = f"{self.operator} of more than {ranks.MEDIUM} ranks is hierarchical"
+        reason += self._assumed
         return self._decision(hierarchy(tuple(records), tiers), reason, asked_by, "; ".join(fallbacks) or None, tiers)
+
+    @property
+    def _assumed(self) -> str:
+        """What a reason adds where the tiers were not given."""
+        return "" if self.topology else f"; no topology was given, so servers of {ranks.SERVER} are assumed"
 
     def _decision(
         self, record: Algorithm, reason: str, asked_by: str, fallback: str | None, tiers: tuple[int, ...] | None
     ) -> Decision:
-        alone = self.p == 1
+        steps, bytes_sent = record.cost(self.operator, self.p, self.nbytes)
         return Decision(
-            operator=self.operator,
+            operator=self.name,
             ranks=self.p,
             nbytes=self.nbytes,
             algorithm=record.name,
-            reason=f"one rank: nothing is sent ({reason})" if alone else reason,
+            reason=f"one rank: nothing is sent ({reason})" if self.p == 1 else reason,
             asked_by=asked_by,
             fallback=fallback,
-            steps=0 if alone else record.steps(self.operator, self.p, self.nbytes),
-            bytes_sent=0 if alone else record.bytes_sent(self.operator, self.p, self.nbytes),
-            tiers=tiers,
+            steps=steps,
+            bytes_sent=bytes_sent,
             record=record,
+            tiers=tiers,
         )
+
+
+def _spanning(levels: Levels, operator: str) -> str | None:
+    """The algorithm over all tiers that levels name and nothing beside it, if it has the operator.
+
+    HCCL writes its pipeline, which is inside the servers as much as between them, as ``level0:NA;level1:pipeline``.
+    """
+    named = {name for name in levels.names if name is not None}
+    name = named.pop() if len(named) == 1 else None
+    record = registered(name) if name in base.algorithms() else None
+    return record.name if record is not None and record.over is not None and record.supports(operator) else None
 
 
 def _levels(wanted: object, asked_by: str, operator: str) -> Levels | None:
@@ -161,13 +217,16 @@ def _levels(wanted: object, asked_by: str, operator: str) -> Levels | None:
     if not isinstance(wanted, str):
         raise ArgumentError(f"algorithm={shown(wanted)}: expected a name, an HCCL_ALGO text or an Algorithm")
     try:
-        setting = parse_algo(wanted, frozenset(available()))
+        setting = parse_algo(wanted, frozenset(algorithms()))
     except SettingError as error:
         if asked_by == "HCCL_ALGO":
             raise
-        names, why = ", ".join(available()), str(error).removeprefix(f"{error.code}: ")
+        names, why = ", ".join(algorithms()), str(error).removeprefix(f"{error.code}: ")
+        if any(c in wanted for c in ":;=/") or len(wanted) > LONGEST:
+            raise ArgumentError(f"algorithm={shown(wanted)}, read as HCCL_ALGO: {why}") from None
         raise ArgumentError(
-            f"algorithm={shown(wanted)}: expected one of {names}, or an HCCL_ALGO text. Read as the latter: {why}"
+            f"algorithm={shown(wanted)}: expected one of {names}, or one for each level, such as "
+            f"'level0:ring;level1:tree'{nearest(wanted, algorithms())}"
         ) from None
     levels = setting.for_operator(operator)
     return None if levels is None or levels.automatic else levels

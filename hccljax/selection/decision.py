@@ -14,15 +14,16 @@ class Decision:
     Attributes:
       operator: such as ``"all_reduce"``.
       ranks: ranks in the group.
-      nbytes: bytes of one rank's message.
+      nbytes: bytes of one rank's message (all p blocks of it).
       algorithm: the name of the algorithm, a hierarchy as ``"level0:ring;level1:tree"``.
       reason: why, in one sentence.
       asked_by: who asked: ``"call"``, ``"communicator"``, ``"HCCL_ALGO"``, or ``"policy ranks"`` if nobody did.
       fallback: what was asked for and could not be had, with the reason; None if nothing.
       steps: the longest chain of dependent communications, by the algorithm's own formula.
-      bytes_sent: the most bytes that one rank sends, by the algorithm's own formula.
-      tiers: members of each level that the algorithm uses, level 0 first; None for one flat server.
+      bytes_sent: the most bytes that one rank sends, by the algorithm's own formula, which leaves out the padding of a
+        message that does not cut into even blocks.
       record: the Algorithm itself.
+      tiers: members of each level that the algorithm uses, level 0 first; None for one flat server.
     """
 
     operator: str
@@ -34,16 +35,22 @@ class Decision:
     fallback: str | None
     steps: int
     bytes_sent: int
+    record: Algorithm = field(repr=False, compare=False)
     tiers: tuple[int, ...] | None = None
-    record: Algorithm | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         tiers = "" if self.tiers is None else f" in tiers of {'x'.join(map(str, reversed(self.tiers)))}"
+        # Blocks are even for every dtype of up to 8 bytes; what else is padded depends on the algorithm.
+        padding = "" if self.nbytes % (8 * self.ranks) == 0 else ", padding not counted"
         lines = [
-            f"{self.operator}, {self.ranks} ranks{tiers}, {self.nbytes} bytes per rank: {self.algorithm}",
+            f"{self.operator} of {self.nbytes} bytes, {_many(self.ranks, 'rank')}{tiers}: {self.algorithm}",
             f"  why:   {self.reason} (asked by: {self.asked_by})",
-            f"  cost:  {self.steps} steps; the busiest rank sends {self.bytes_sent} bytes",
+            f"  cost:  {_many(self.steps, 'step')}; the busiest rank sends {self.bytes_sent} bytes{padding}",
         ]
         if self.fallback:
             lines.append(f"  note:  {self.fallback}")
         return "\n".join(lines)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from hccljax.algorithm import Algorithm
-from hccljax.algorithm.base import OPERATORS, REDUCING
+from hccljax.algorithm.base import OPERATORS, REDUCING, VARIABLE
 from hccljax.errors import ArgumentError, shown
 from hccljax.group import Group
 from hccljax.reduction import as_dtype
 from hccljax.selection.choice import OfCommunicator, choose
 from hccljax.selection.decision import Decision
+from hccljax.selection.notice import warn_of_fallback
 from hccljax.topology import Topology, as_topology
 
 
@@ -26,9 +27,10 @@ def explain(
 
     Args:
       operator: ``"all_reduce"``, ``"all_gather"``, ``"reduce_scatter"``, ``"broadcast"``, ``"reduce"``, ``"scatter"``,
-        ``"gather"`` or ``"all_to_all"``.
+        ``"gather"`` or ``"all_to_all"``; ``"all_gather_v"``, ``"reduce_scatter_v"``, ``"all_to_all_v"`` and
+        ``"all_to_all_vc"`` with the figures of blocks that are all as long as the longest.
       nbytes: bytes of one rank's message: of the whole array for all_reduce, broadcast and reduce, of all p blocks for
-        the others.
+        the others (a V form: p blocks as long as the longest).
       ranks_or_group: the number of ranks, or a Group (one with groups of its own, or inside shard_map or vmap).
       topology: the tiers, such as ``"4x8"`` for 4 servers of 8 ranks.
       algorithm: as the ``algorithm=`` of the collectives.
@@ -46,8 +48,9 @@ def explain(
     >>> hccljax.explain("all_reduce", 1 << 20, 8).algorithm
     'ring'
     """
-    if operator not in OPERATORS:
-        raise ArgumentError(f"operator={shown(operator)}: expected one of {', '.join(OPERATORS)}")
+    known = (*OPERATORS, *VARIABLE)
+    if operator not in known:
+        raise ArgumentError(f"operator={shown(operator)}: expected one of {', '.join(known)}")
     p = ranks_or_group.size if isinstance(ranks_or_group, Group) else ranks_or_group
     for name, value, least in (("ranks", p, 1), ("nbytes", nbytes, 0)):
         if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
@@ -56,7 +59,9 @@ def explain(
     if tiers is None and isinstance(ranks_or_group, Group):
         tiers = ranks_or_group.topology
     wide = None if accumulate_dtype is None else _dtype_of_sums(operator, accumulate_dtype)
-    return choose(operator, nbytes.__index__(), p.__index__(), algorithm, tiers, accumulate_dtype=wide)
+    decision = choose(operator, nbytes.__index__(), p.__index__(), algorithm, tiers, accumulate_dtype=wide)
+    warn_of_fallback(decision)
+    return decision
 
 
 def _dtype_of_sums(operator: str, dtype: Any) -> str:

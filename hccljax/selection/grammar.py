@@ -119,7 +119,7 @@ class AlgoSetting:
             if operator not in _WORD_OF:
                 raise SettingError(
                     f"AlgoSetting got the operator {reprlib.repr(operator)}, expected one of "
-                    f"{', '.join(_WORD_OF)}; name one of them{_nearest(operator, _WORD_OF)}"
+                    f"{', '.join(_WORD_OF)}; name one of them{nearest(operator, _WORD_OF)}"
                 )
             if operator in operators[:i]:
                 raise SettingError(f"AlgoSetting got {operator} twice, expected it once; drop one of the two")
@@ -136,7 +136,7 @@ class AlgoSetting:
         if base not in _OPERATORS:
             raise ArgumentError(
                 f"operator is {reprlib.repr(operator)}, expected one of {', '.join(_OPERATORS)} or a V form "
-                f"such as all_gather_v; name one of them{_nearest(operator, _OPERATORS)}"
+                f"such as all_gather_v; name one of them{nearest(operator, _OPERATORS)}"
             )
         if self.every_operator is not None:
             return self.every_operator
@@ -292,7 +292,7 @@ def _operator(piece: _Piece) -> str:
         raise piece.error(
             f"has the unknown operator {reprlib.repr(word)}",
             f"expected one of {', '.join(OPERATOR_WORDS)}, each for its V forms too; "
-            f"name one of them{_nearest(word.replace('_', ''), OPERATOR_WORDS)}",
+            f"name one of them{nearest(word.replace('_', ''), OPERATOR_WORDS)}",
         )
     return OPERATOR_WORDS[word]
 
@@ -313,7 +313,7 @@ def _levels(piece: _Piece, algorithms: Collection[str]) -> Levels:
             raise sides[0].error(
                 f"has {reprlib.repr(level)} where a level belongs",
                 f"expected level:algorithm with one of {', '.join(LEVEL_WORDS)}; "
-                f"write for instance level1:ring{_nearest(level, LEVEL_WORDS)}",
+                f"write for instance level1:ring{nearest(level, LEVEL_WORDS)}",
             )
         if len(sides) != 2:
             raise part.error(
@@ -332,7 +332,7 @@ def _algorithm(piece: _Piece, algorithms: Collection[str]) -> str | None:
         raise piece.error(
             f"has the unknown algorithm {reprlib.repr(word)}",
             f"expected one of {', '.join(algorithms)} in this very case; "
-            f"name one of them, or NA for the automatic choice{_nearest(word, algorithms)}",
+            f"name one of them, or NA for the automatic choice{nearest(word, algorithms)}",
         )
     return None if word in UNCHOSEN else word
 
@@ -344,7 +344,7 @@ def _is_algorithm_word(name: object) -> bool:
     return not any(c in _SEPARATORS or c.isspace() for c in name)
 
 
-def _nearest(word: object, known: Collection[str]) -> str:
+def nearest(word: object, known: Collection[str]) -> str:
     """``. Did you mean ...?`` with the known word nearest to the given one, or nothing."""
     # Compared without case, as a wrong case is the commonest slip; a long word is no slip of any known one.
     lowered = {name.lower(): name for name in known}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from dataclasses import replace
+from functools import lru_cache
 
 from hccljax.errors import FallbackWarning
 from hccljax.selection.decision import Decision
+from hccljax.selection.settings import Settings
 
 logger = logging.getLogger("hccljax")
-
-_logged: set[Decision] = set()
 
 
 def outside() -> int:
@@ -23,21 +22,29 @@ def outside() -> int:
     return level
 
 
+def announce(decision: Decision, settings: Settings) -> None:
+    """What a collective says of the decision it is about to run."""
+    warn_of_fallback(decision)
+    if settings.entry_log:
+        _log(str(decision))
+
+
 def warn_of_fallback(decision: Decision) -> None:
     """A FallbackWarning if something else runs than was asked for."""
     if decision.fallback:
-        text = f"{decision.operator} of {decision.ranks} ranks: {decision.fallback}"
-        warnings.warn(text, FallbackWarning, stacklevel=outside())
+        warn(f"{decision.operator} of {decision.ranks} ranks: {decision.fallback}")
 
 
-def log_entry(decision: Decision) -> None:
+def warn(text: str) -> None:
+    """A FallbackWarning that points at the user's line."""
+    warnings.warn(text, FallbackWarning, stacklevel=outside())
+
+
+@lru_cache(maxsize=4096)
+def _log(text: str) -> None:
     """One line for every new decision (HCCL_ENTRY_LOG_ENABLE=1), on stderr unless the program has set up logging."""
-    key = replace(decision, record=None)
-    if key in _logged:
-        return
-    _logged.add(key)
     if not logger.hasHandlers():
         logger.addHandler(logging.StreamHandler())
     if logger.getEffectiveLevel() > logging.INFO:
         logger.setLevel(logging.INFO)
-    logger.info("%s", " | ".join(line.strip() for line in str(decision).splitlines()))
+    logger.info("%s", " | ".join(line.strip() for line in text.splitlines()))

@@ -8,8 +8,9 @@ own rank, which is then reduced once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
+from operator import index
 from typing import Any
 
 import jax
@@ -84,12 +85,16 @@ def value_and_grad(
     """
     if op not in ("mean", "sum"):
         raise ArgumentError(f"op={shown(op)}: expected 'mean' or 'sum', the reductions that a gradient has")
-    positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    positions = _positions(argnums)
 
     @wraps(fun)
     def reduced(*args: Any, **kwargs: Any) -> Any:
         own = list(args)
         for position in positions:
+            if not -len(own) <= position < len(own):
+                raise ArgumentError(
+                    f"argnums={shown(argnums)}: expected positions among the {len(own)} arguments given"
+                )
             own[position] = as_varying(own[position], axis_name)
         differentiate = jax.value_and_grad(fun, argnums, has_aux=has_aux)
         value, grads = differentiate(*own, **kwargs)
@@ -101,3 +106,10 @@ def value_and_grad(
         return ((loss, aux) if has_aux else loss), grads
 
     return reduced
+
+
+def _positions(argnums: int | Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(map(index, argnums)) if isinstance(argnums, Iterable) else (index(argnums),)
+    except TypeError:
+        raise ArgumentError(f"argnums={shown(argnums)}: expected an int or several of them") from None

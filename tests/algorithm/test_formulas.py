@@ -13,7 +13,8 @@ from hccljax.group import Group
 from hccljax.reduction import reduction
 from hccljax.schedule import count
 
-RANKS = [*range(2, 18), 31, 32, 64]
+RANKS = [*range(2, 18), 31, 32, 33, 64]
+SEGMENTED = [2, 5, 8, 17, 32]  # of the double tree: 32 segments take long to count
 PAIRS = [
     (name, operator)
     for name in hccljax.algorithms()
@@ -24,22 +25,25 @@ PAIRS = [
 ROOTED = ("broadcast", "reduce", "scatter", "gather")
 BLOCK = 64
 """Elements of a block: with p ranks, p · 64 elements can be cut into p, into 2 and into any power of two up to 64."""
+LONG = 1 << 19
+"""Elements of a block whose messages are above every size at which an algorithm changes its form; nothing runs."""
 
 
-def counted(algorithm, operator, p, group):
+def counted(algorithm, operator, p, group, block=BLOCK):
     shape = {
-        "all_gather": (BLOCK,), "gather": (BLOCK,),
-        "reduce_scatter": (p, BLOCK), "scatter": (p, BLOCK), "all_to_all": (p, BLOCK),
-    }.get(operator, (p * BLOCK,))  # fmt: skip
+        "all_gather": (block,), "gather": (block,),
+        "reduce_scatter": (p, block), "scatter": (p, block), "all_to_all": (p, block),
+    }.get(operator, (p * block,))  # fmt: skip
     x = jax.ShapeDtypeStruct(shape, np.float32)
     return count(lambda x: run(algorithm, operator, x, group, reduction("sum")), x, axis_sizes={"r": p})
 
 
+@pytest.mark.parametrize("block", [BLOCK, LONG])
 @pytest.mark.parametrize(("name", "operator"), PAIRS)
-def test_steps_and_bytes(name, operator):
+def test_steps_and_bytes(name, operator, block):
     algorithm = registered(name)
-    for p in RANKS:
-        counts, nbytes = counted(algorithm, operator, p, Group("r")), 4 * p * BLOCK
+    for p in SEGMENTED if (name, block) == ("double_tree", LONG) else RANKS:
+        counts, nbytes = counted(algorithm, operator, p, Group("r"), block), 4 * p * block
         assert counts.steps == algorithm.steps(operator, p, nbytes), p
         if name != "native":  # what XLA sends is not visible
             assert counts.bytes_sent == algorithm.bytes_sent(operator, p, nbytes), p

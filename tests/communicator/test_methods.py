@@ -81,6 +81,39 @@ def test_every_method_is_that_of_numpy_in_each_group(executor, name):
         assert out.dtype == ROWS.dtype
 
 
+@pytest.mark.parametrize(("executor", "name"), [("devices", "crossed"), ("virtual", "pairs")])
+def test_blocks_that_differ_in_size_go_as_in_numpy_in_each_group(executor, name):
+    comm = made(executor, name)
+    p = comm.group_size
+    counts, most = [3, *[1] * (p - 1)], 3
+    sends = np.random.default_rng(0).integers(0, 4, (P, p))
+
+    def joined(x):
+        return np.concatenate([row[:n] for row, n in zip(x, counts, strict=True)])
+
+    out = comm.all_gather_v(ROWS, np.array(counts))
+    total = comm.reduce_scatter_v(ROWS[:, : 2 + p], counts, algorithm="ring")
+    blocks, received, dropped = comm.all_to_all_v(ROWS[:, :p], sends)
+    rows, *_ = comm.all_to_all_v(ROWS, sends, capacity=2, send_offsets=sends, algorithm="mesh")
+    ring = np.eye(p, k=1, dtype=int) * 3
+    passed = comm.all_to_all_vc(ROWS, ring)
+    for members in PARTITIONS[name]:
+        x, n = ROWS[members], sends[members]
+        np.testing.assert_array_equal(out[np.array(members)], [joined(x)] * p)
+        ends = np.cumsum(counts)
+        for r, member in enumerate(members):
+            block = np.zeros((most, 3), int)
+            block[: counts[r]] = x[:, ends[r] - counts[r] : ends[r]].sum(0)
+            np.testing.assert_array_equal(total[member], block)
+            np.testing.assert_array_equal(received[member], np.minimum(n[:, r], 3))
+            np.testing.assert_array_equal(dropped[member], np.maximum(n[r] - 3, 0))
+            np.testing.assert_array_equal(passed[member], x[r - 1, :3] if r else np.zeros((3, 3)))
+            for i in range(p):
+                np.testing.assert_array_equal(blocks[member, i], np.where(np.arange(3) < n[i, r], x[i, r], 0))
+                kept = np.arange(2)[:, None] < n[i, r]
+                np.testing.assert_array_equal(rows[member, i], np.where(kept, x[i, n[i, r] :][:2], 0))
+
+
 @each_executor
 def test_split_of_a_split_counts_ranks_inside_each_group(executor):
     comm = made(executor, "crossed").split([[0, 2], [3, 1]])

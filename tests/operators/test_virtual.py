@@ -15,10 +15,11 @@ from hccljax.reduction import reduction
 
 # all_reduce of the double tree takes 1 s to compile; its way down is its way up turned round (broadcast, below).
 MAIN = {"double_tree": "reduce"}
-ALGORITHMS = ["ring", "tree", "double_tree", "H-D_R", "mesh", "native"]
+ALGORITHMS = ["ring", "double_ring", "tree", "double_tree", "H-D_R", "mesh", "native"]
 AWKWARD = [9, 12, 16, 17, 31, 33, 63, 64]
 FEWER = {"double_tree": (12, 17, 33, 64), "mesh": (9, 12, 16, 17, 33, 64)}  # these take longest to compile
 CASES = [(name, p) for name in ALGORITHMS for p in FEWER.get(name, AWKWARD)]
+CASES += [(name, p) for name in ("NHR", "NB") for p in (9, 12, 17, 31, 64)]
 
 
 # test_devices has the numbers up to 8, test_every_operator the awkward ones.
@@ -66,11 +67,12 @@ def test_every_operator(algorithm, p, ranks):
         ranks.same(actual, ranks.expected(operator, operand, op, root), (operator, op, root))
 
 
-# A step takes 0.06 s to compile and there are p - 1.
+# A step of pairwise takes 0.06 s to compile and there are p - 1.
 @pytest.mark.parametrize("p", [*range(1, 10), 12, 16, 17, 33, 64])
-def test_pairwise(p, ranks):
+@pytest.mark.parametrize("algorithm", ["pairwise", "bruck"])
+def test_all_to_all(algorithm, p, ranks):
     x = np.arange(p * p * 2, dtype=np.int32).reshape(p, p, 2)
-    out = ranks.virtual(lambda row: ranks.call("all_to_all", row, algorithm="pairwise"), x)
+    out = ranks.virtual(lambda row: ranks.call("all_to_all", row, algorithm=algorithm), x)
     ranks.same(out, ranks.expected("all_to_all", x))
 
 

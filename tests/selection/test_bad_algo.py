@@ -32,7 +32,6 @@ def test_a_malformed_hccl_algo_is_refused_by_every_collective(monkeypatch, text,
     calls = [
         lambda: _traced(lambda x: hccljax.all_reduce(x, "rank")),
         lambda: _traced(lambda x: hccljax.lax.psum(x, "rank")),
-        lambda: _traced(lambda x: hccljax.barrier(x, "rank")),
         lambda: hccljax.explain("all_gather", 8, 8),
         lambda: hccljax.Communicator(P, executor="virtual").broadcast(ROWS),
     ]

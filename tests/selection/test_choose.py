@@ -12,7 +12,9 @@ from hccljax.algorithm import algorithms, registered
 from hccljax.algorithm.base import OPERATORS
 from hccljax.selection import choose, ranks
 from hccljax.selection.choice import OfCommunicator
+from hccljax.selection.notice import announce
 from hccljax.selection.settings import Settings
+from hccljax.selection.substitute import ALIASES
 from hccljax.topology import as_topology
 
 TREE_LIKE = ("all_reduce", "broadcast", "reduce")
@@ -26,7 +28,9 @@ def decided(operator, p, nbytes=64, topology=None, **asked):
     communicator = asked.pop("communicator", None)
     if communicator is not None:  # as the communicator passes it on, where the call asks for nothing
         asked.setdefault("algorithm", OfCommunicator(communicator))
-    return choose(operator, nbytes, p, topology=as_topology(topology), settings=environment, **asked)
+    decision = choose(operator, nbytes, p, topology=as_topology(topology), settings=environment, **asked)
+    announce(decision, environment)
+    return decision
 
 
 def fallen_back(operator, p, nbytes=64, topology=None, **asked):
@@ -194,11 +198,27 @@ def test_tree_named_by_the_program_is_the_binomial_tree_at_any_size(who):
     assert decided("all_reduce", 8, 8 * BIG, **{who: "tree"}).algorithm == "tree"
 
 
-@pytest.mark.parametrize("name", [name for name in algorithms() if name not in ("tree", "native", "pairwise")])
+@pytest.mark.parametrize("name", [
+    name for name in algorithms()
+    if name not in ("tree", "native") and registered(name).supports("all_reduce") and registered(name).over is None
+])  # fmt: skip
 def test_a_name_alone_means_every_rank_whatever_the_topology(name):
     for asked in ({"algo": name}, {"algorithm": name}, {"communicator": name}):
         decision = decided("all_reduce", 128, 64, "16x8", **asked)
         assert (decision.algorithm, decision.tiers) == (name, None)
+
+
+@pytest.mark.parametrize(("text", "operator", "runs"), [
+    ("NHR_V1", "all_reduce", "NHR"),
+    ("level0:NHR", "broadcast", "level0:NHR;level1:tree"),
+    ("level0:ring;level1:NHR_V1", "all_gather", "level0:ring;level1:NHR"),
+    ("level0:NHR;level1:NB", "all_reduce", "level0:NHR;level1:NB"),
+    ("level0:bruck;level1:pairwise", "all_to_all", "level0:bruck;level1:pairwise"),
+])  # fmt: skip
+@pytest.mark.parametrize("who", ["algo", "algorithm", "communicator"])
+def test_hccls_log_step_algorithms_run_where_they_are_named(text, operator, runs, who):
+    decision = decided(operator, 24, 64, "3x8", **{who: text})
+    assert (decision.algorithm, decision.fallback) == (runs, None)
 
 
 def test_the_form_by_operator_names_each_one_and_leaves_the_others_alone():
@@ -231,14 +251,83 @@ def test_levels_without_a_topology_mean_one_server_up_to_64_ranks_and_servers_of
     assert "servers of 8 are assumed" in big.reason
 
 
+@pytest.mark.parametrize("text", ["pipeline", "level0:NA;level1:pipeline", "level0:pipeline", "level1:pipeline"])
+def test_pipeline_works_over_all_tiers_however_it_is_written(text):
+    for asked in ({"algo": text}, {"algorithm": text}, {"communicator": text}):
+        decision = decided("all_reduce", 8, 64, "4x2", **asked)
+        assert (decision.algorithm, decision.tiers, decision.steps) == ("pipeline", (2, 4), 8)
+        assert decision.fallback is None
+        assert "assumed" not in decision.reason
+    for operator, steps in (("all_gather", 8), ("reduce_scatter", 8), ("all_to_all", 8)):
+        three = decided(operator, 16, 64, "2x4x2", algo=text)
+        assert (three.algorithm, three.tiers, three.steps) == ("pipeline", (2, 4, 2), steps)
+
+
+def test_pipeline_takes_its_servers_from_where_hierarchies_do():
+    big = decided("all_gather", 72, algorithm="pipeline")
+    assert (big.tiers, big.steps) == ((8, 9), 9)
+    assert "servers of 8 are assumed" in big.reason
+    flat = decided("all_gather", 8, algo="pipeline")
+    assert (flat.algorithm, flat.steps) == ("pipeline", 1)
+    assert "assumed" not in flat.reason
+    assert decided("all_reduce", 8, algo="level1:pipeline").algorithm == "ring"  # there is nothing between servers
+
+
+def test_pipeline_beside_another_algorithm_is_replaced_on_its_level():
+    decision = fallen_back("all_reduce", 8, 64, "2x4", algo="level0:ring;level1:pipeline")
+    assert decision.algorithm == "level0:ring;level1:NHR"
+    assert "level1: 'pipeline' works on all levels together" in decision.fallback
+
+
+def test_pipeline_leaves_an_operator_that_it_lacks_to_the_levels():
+    decision = fallen_back("broadcast", 8, 64, "2x4", algo="level0:NA;level1:pipeline")
+    assert decision.algorithm == "level0:ring;level1:NHR"
+    assert decision.fallback.startswith("level1: 'pipeline' has no broadcast")
+
+
+def test_star_and_double_ring_have_a_part_on_each_level():
+    text = "level0:star;level1:double_ring"
+    assert fallen_back("broadcast", 8, 64, "2x4", algo=text).algorithm == "level0:star;level1:ring"
+    assert fallen_back("all_reduce", 8, 64, "2x4", algo=text).algorithm == "level0:mesh;level1:double_ring"
+    assert decided("scatter", 8, 64, "2x4", algo="level0:star;level1:star").algorithm == "level0:star;level1:star"
+    both = decided("all_gather", 8, 64, "2x4", algo="level0:double_ring;level1:double_ring")
+    assert (both.algorithm, both.steps) == ("level0:double_ring;level1:double_ring", 3 + 1)
+
+
 def test_hierarchical_chooses_an_algorithm_for_each_level():
     for asked in ({"algo": "hierarchical"}, {"algorithm": "hierarchical"}):
         decision = decided("all_reduce", 8, 64, "2x4", **asked)
         assert (decision.algorithm, decision.tiers) == ("level0:ring;level1:tree", (4, 2))
         assert "hierarchical" in decision.reason
-        flat = decided("all_reduce", 8, **asked)
+        flat = (decided if "algo" in asked else fallen_back)("all_reduce", 8, **asked)
         assert (flat.algorithm, flat.asked_by) == ("ring", "policy ranks")
         assert "chooses nothing for one flat server" in flat.reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "topology", "missing"),
+    [
+        ("level0:ring;level1:tree", None, "level1 has no effect on 8 ranks in one flat server"),
+        ("level1:tree", None, "level1 has no effect on 8 ranks in one flat server"),
+        ("level0:ring;level2:tree", "2x4", "level2 has no effect on 8 ranks in 2 levels"),
+        ("hierarchical", None, "a hierarchy has no effect on 8 ranks in one flat server"),
+    ],
+)
+def test_levels_that_are_not_there_are_no_silent_wish(asked, topology, missing):
+    for who in ("algorithm", "communicator"):
+        assert (
+            f"{missing}: pass topology=, such as '2x4'"
+            in fallen_back("all_reduce", 8, 64, topology, **{who: asked}).fallback
+        )
+    assert decided("all_reduce", 8, 64, topology, algo=asked).fallback is None  # a setting for every communicator
+    assert decided("all_reduce", 1, algorithm=asked).fallback is None
+
+
+def test_a_tree_is_sized_by_what_its_level_sees():
+    sized = decided("all_reduce", 128, 3 << 20, "16x8", algorithm="level0:tree;level1:tree")
+    assert sized.algorithm == "level0:double_tree;level1:double_tree"  # a tree below passes the whole message on
+    sized = decided("all_reduce", 128, 3 << 20, "16x8", algorithm="level0:ring;level1:tree")
+    assert sized.algorithm == "level0:ring;level1:tree"
 
 
 @pytest.mark.parametrize("topology", ["2x8", "16", "1", "2x2x2"])
@@ -258,16 +347,20 @@ REPLACED = [
     ("tree", "scatter", "H-D_R"),
     ("double_tree", "reduce_scatter", "H-D_R"),
     ("double_tree", "gather", "H-D_R"),
-    ("pairwise", "all_reduce", "H-D_R"),
-    ("NHR", "all_reduce", "H-D_R"),
-    ("NHR_V1", "all_gather", "H-D_R"),
-    ("NB", "broadcast", "H-D_R"),
-    ("AHC", "reduce_scatter", "H-D_R"),
-    ("AHC_BROKE", "all_reduce", "H-D_R"),
-    ("pipeline", "all_reduce", "H-D_R"),
-    ("pipeline", "all_to_all", "pairwise"),
-    ("bruck", "all_to_all", "pairwise"),
-    ("star", "broadcast", "H-D_R"),
+    ("pairwise", "all_reduce", "NHR"),
+    ("bruck", "all_reduce", "NHR"),
+    ("NHR", "reduce", "H-D_R"),
+    ("NHR", "all_to_all", "pairwise"),
+    ("NHR_V1", "gather", "H-D_R"),
+    ("NB", "reduce", "H-D_R"),
+    ("AHC", "reduce_scatter", "NHR"),
+    ("AHC_BROKE", "all_reduce", "NHR"),
+    ("AHC", "all_to_all", "pairwise"),
+    ("pipeline", "broadcast", "NHR"),
+    ("double_ring", "scatter", "ring"),
+    ("double_ring", "all_to_all", "pairwise"),
+    ("star", "all_reduce", "mesh"),
+    ("star", "all_to_all", "mesh"),
 ]
 
 
@@ -278,8 +371,9 @@ def test_what_lacks_the_operator_is_replaced_by_hccls_rule(asked, operator, runs
     assert decision.algorithm == runs
     assert f"{runs!r} runs instead" in decision.fallback
     assert asked in decision.reason
-    if asked in algorithms():
-        assert f"{asked!r} has no {operator}" in decision.fallback
+    name = ALIASES.get(asked, asked)
+    if name in algorithms():
+        assert f"{name!r} has no {operator}" in decision.fallback
     else:
         assert "is not part of this version" in decision.fallback
 
@@ -287,14 +381,14 @@ def test_what_lacks_the_operator_is_replaced_by_hccls_rule(asked, operator, runs
 @pytest.mark.parametrize(("text", "operator", "runs", "level"), [
     ("level0:tree;level1:ring", "all_gather", "level0:H-D_R;level1:ring", "level0"),
     ("level0:ring;level1:tree", "all_gather", "level0:ring;level1:H-D_R", "level1"),
-    ("level0:ring;level1:NHR", "all_reduce", "level0:ring;level1:H-D_R", "level1"),
-    ("level0:mesh;level1:pairwise", "broadcast", "level0:mesh;level1:H-D_R", "level1"),
+    ("level0:ring;level1:NHR", "reduce", "level0:ring;level1:H-D_R", "level1"),
+    ("level0:mesh;level1:pairwise", "broadcast", "level0:mesh;level1:NHR", "level1"),
 ])  # fmt: skip
 def test_a_level_is_replaced_on_its_own(text, operator, runs, level):
     decision = fallen_back(operator, 8, 64, "2x4", algo=text)
     assert decision.algorithm == runs
     assert decision.fallback.startswith(f"{level}: ")
-    assert ";" not in decision.fallback.replace("; 'H-D_R'", "")
+    assert decision.fallback.count(";") == decision.fallback.count("runs instead") == 1
 
 
 def test_every_replaced_level_is_named():
@@ -309,10 +403,17 @@ def test_a_lower_level_that_can_wrap_needs_no_broadcast_of_its_own():
 
 
 @pytest.mark.parametrize("operator", ["broadcast", "reduce", "scatter", "gather"])
-@pytest.mark.parametrize("who", ["algo", "algorithm", "communicator"])
-def test_nothing_replaces_native(operator, who):
+def test_nothing_replaces_native_where_the_call_asks_for_it(operator):
     with pytest.raises(UnsupportedError, match=f"'native' has no {operator}; expected one of .*ring"):
-        decided(operator, 8, **{who: "native"})
+        decided(operator, 8, algorithm="native")
+
+
+@pytest.mark.parametrize("operator", ["broadcast", "reduce", "scatter", "gather"])
+@pytest.mark.parametrize("who", ["algo", "communicator"])
+def test_native_for_all_operators_gives_way_where_jax_has_none(operator, who):
+    decision = fallen_back(operator, 8, **{who: "native"})
+    assert decision.algorithm == ("NHR" if operator in ("broadcast", "scatter") else "H-D_R")
+    assert decision.reason.endswith("cannot be had")
 
 
 @pytest.mark.parametrize("operator", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
@@ -322,8 +423,9 @@ def test_native_runs_what_jax_has(operator):
 
 
 def test_an_algorithm_registered_later_is_found_although_the_choice_was_made_before(monkeypatch):
-    monkeypatch.setattr("hccljax.algorithm.base._REGISTRY", dict(hccljax.algorithm.base._REGISTRY))
-    assert fallen_back("all_reduce", 8, algo="NB").algorithm == "H-D_R"
+    others = {name: registered(name) for name in algorithms() if name != "NB"}
+    monkeypatch.setattr("hccljax.algorithm.base._REGISTRY", others)
+    assert fallen_back("all_reduce", 8, algo="NB").algorithm == "NHR"
     hccljax.register(hccljax.Algorithm("NB", "here", lambda *_: 3, lambda *_: 5, all_reduce=lambda x, group, op: x))
     assert decided("all_reduce", 8, algo="NB").algorithm == "NB"
     assert fallen_back("all_to_all", 8, algo="NB").algorithm == "pairwise"

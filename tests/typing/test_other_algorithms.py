@@ -15,9 +15,15 @@ RUNS = {
     "double_tree": (4, {"algorithm": "double_tree"}, ("broadcast",)),
     "H-D_R": (4, {"algorithm": "H-D_R"}, ("all_reduce", "all_gather", "scatter")),
     "mesh": (4, {"algorithm": "mesh"}, ("all_reduce", "all_gather", "broadcast", "scatter", "all_to_all")),
+    "double_ring": (4, {"algorithm": "double_ring"}, ("all_gather",)),
+    "star": (4, {"algorithm": "star"}, ("broadcast",)),
+    "pipeline": (8, {"algorithm": "pipeline", "topology": "4x2"}, ("all_gather", "all_to_all")),
     "native": (4, {"algorithm": "native"}, ("all_reduce", "all_gather", "reduce_scatter")),
     "hierarchy": (8, TWO_SERVERS, ("all_reduce", "broadcast")),
     "hierarchy of blocks": (8, {**TWO_SERVERS, "algorithm": "level0:ring;level1:H-D_R"}, ("all_gather", "gather")),
+    "NHR": (4, {"algorithm": "NHR"}, ("all_gather", "scatter")),
+    "NB": (3, {"algorithm": "NB"}, ("reduce_scatter", "all_gather")),
+    "bruck": (3, {"algorithm": "bruck"}, ("all_to_all",)),
     "odd": (3, {"algorithm": "H-D_R"}, ("all_reduce", "reduce_scatter")),
 }
 

@@ -1,0 +1,124 @@
+"""What the events of a schedule wait for: carries that say nothing removed, dependences resolved, streams assigned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hccljax.schedule.carries import Refs, inside_values, last_values, substituted
+from hccljax.schedule.event import Carry, Event, Loop, Ref
+
+
+def resolved(events: Sequence[Event], loops: Sequence[Loop]) -> tuple[tuple[Event, ...], tuple[Loop, ...]]:
+    """The recorded events with needs, carried and stream, and the loops with the carries that events wait for."""
+    settled = _settled(loops)
+    events = [replace(event, inputs=substituted(event.inputs, settled)) for event in events]
+    loops = [replace(loop, carries=_kept(loop.carries, settled)) for loop in loops]
+    used = _used(events, loops)
+    loops = [replace(loop, carries=tuple(c for c in loop.carries if c.number in used)) for loop in loops]
+    reach = _Reach(loops)
+    needs = [reach.of(event) for event in events]
+    streams = _streams([tuple(now) for now, _ in needs])
+    return tuple(
+        replace(event, needs=tuple(sorted(now)), carried=tuple(sorted(earlier)), stream=stream)
+        for event, (now, earlier), stream in zip(events, needs, streams, strict=True)
+    ), tuple(loops)
+
+
+def _settled(loops: Sequence[Loop]) -> dict[Ref, Refs]:
+    """The carries that depend on the same in every trip, such as a loop's counter, and on what they do."""
+    found: dict[Ref, Refs] = {}
+    open_carries = [carry for loop in loops for carry in loop.carries]
+    while True:
+        new = {}
+        for carry in open_carries:
+            first, update = substituted(carry.first, found), substituted(carry.update, found)
+            own = carry.number in update
+            if update == first or (own and update - {carry.number} <= first):
+                new = {carry.number: first}
+                break
+        if not new:
+            return found
+        found = {number: substituted(refs, new) for number, refs in found.items()} | new
+        open_carries = [carry for carry in open_carries if carry.number not in new]
+
+
+def _kept(carries: Sequence[Carry], settled: dict[Ref, Refs]) -> tuple[Carry, ...]:
+    return tuple(
+        replace(carry, first=substituted(carry.first, settled), update=substituted(carry.update, settled))
+        for carry in carries
+        if carry.number not in settled
+    )
+
+
+def _used(events: Sequence[Event], loops: Sequence[Loop]) -> set[Ref]:
+    """The carries that some event waits for, directly or through other carries."""
+    carries = {carry.number: carry for loop in loops for carry in loop.carries}
+    waiting = [ref for event in events for ref in event.inputs if ref < 0]
+    used: set[Ref] = set()
+    while waiting:
+        number = waiting.pop()
+        if number not in used:
+            used.add(number)
+            waiting += [ref for ref in carries[number].first | carries[number].update if ref < 0]
+    return used
+
+
+class _Reach:
+    """Follows carries back to the events that they stand for."""
+
+    def __init__(self, loops: Sequence[Loop]):
+        self.loops = loops
+        self.loop_of = {carry.number: loop.index for loop in loops for carry in loop.carries}
+        self.inside: dict[Ref, tuple[Refs, Refs]] = {}
+        self.last: dict[Ref, Refs] = {}
+        for loop in loops:
+            self.inside |= inside_values(loop)
+            values = last_values(loop.carries, loop.trips)
+            self.last.update(zip((carry.number for carry in loop.carries), values, strict=True))
+
+    def of(self, event: Event) -> tuple[set[int], set[int]]:
+        """(events needed now, events needed from an earlier trip)."""
+        found = ({ref for ref in event.inputs if ref >= 0}, set[int]())
+        # A carry means its value at the start of a trip in its own loop, and the last one anywhere else: each is
+        # followed with the loop that it is looked at from.
+        waiting = [(ref, False, event.loop) for ref in event.inputs if ref < 0]
+        seen = set(waiting)
+        while waiting:
+            ref, earlier, seen_from = waiting.pop()
+            if ref >= 0:
+                found[earlier].add(ref)
+                continue
+            loop = self.loop_of[ref]
+            if loop in self._around(seen_from):
+                before, after = self.inside[ref]
+                further = {(r, earlier, self.loops[loop].parent) for r in before} | {(r, True, loop) for r in after}
+            else:
+                further = {(r, earlier, seen_from) for r in self.last[ref]}
+            waiting += further - seen
+            seen |= further
+        return found
+
+    def _around(self, loop: int | None) -> set[int]:
+        around = set()
+        while loop is not None:
+            around.add(loop)
+            loop = self.loops[loop].parent
+        return around
+
+
+def _streams(needs: Sequence[tuple[int, ...]]) -> list[int]:
+    """Every event goes on with the stream of the first event it needs that nothing has gone on with, or opens one."""
+    streams: list[int] = []
+    last: set[int] = set()
+    opened = 0
+    for index, needed in enumerate(needs):
+        before = min((other for other in needed if other in last), default=None)
+        if before is None:
+            streams.append(opened)
+            opened += 1
+        else:
+            last.discard(before)
+            streams.append(streams[before])
+        last.add(index)
+    return streams

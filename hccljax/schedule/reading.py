@@ -1,0 +1,78 @@
+"""Reads a communication equation of a jaxpr as an event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax.extend.core import JaxprEqn
+
+from hccljax.layout import Layout, Pairs, Pattern, Shift, checked_pairs, listed, whole
+from hccljax.schedule.event import Event
+from hccljax.schedule.liveness import shaped, short_name
+from hccljax.schedule.ranks import Ranks
+
+# Full-mesh primitives whose operand is cut into one block a rank; the others send it whole to everybody.
+_CUT = frozenset({"hccl_mesh_exchange", "all_to_all", "reduce_scatter", "unreduced_reduce_scatter"})
+
+_KINDS = {
+    "hccl_permute": "permute",
+    "ppermute": "permute",
+    "hccl_mesh_exchange": "mesh_exchange",
+    "hccl_mesh_gather": "mesh_gather",
+    "psum_invariant": "psum",
+    "unreduced_psum": "psum",
+    "all_gather_invariant": "all_gather",
+    "all_gather_reduced": "all_gather",
+    "unreduced_reduce_scatter": "reduce_scatter",
+}
+"""What communicates alike has one kind, whatever replication type JAX gives the result."""
+
+
+def event_of(equation: JaxprEqn, ranks: Ranks, **fields: Any) -> Event:
+    """The event of a communication equation; fields are those that the equation itself does not say."""
+    name, parameters = short_name(equation), equation.params
+    operands = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in shaped(equation.invars))
+    nbytes = sum(operand.size * operand.dtype.itemsize for operand in operands)
+    axes, layout, pattern = _who(name, parameters, ranks)
+    return Event(
+        kind=_KINDS.get(name, name),
+        primitive=name,
+        label=str(parameters.get("label", "")),
+        operands=operands,
+        nbytes=nbytes // layout.p if name in _CUT else nbytes,
+        pattern=pattern,
+        axes=axes,
+        layout=layout,
+        ranks=ranks,
+        **fields,
+    )
+
+
+def _who(name: str, parameters: Mapping[str, Any], ranks: Ranks) -> tuple[tuple[str, ...], Layout, Pattern | None]:
+    named = parameters.get("axes", parameters.get("axis_name"))
+    named = named if isinstance(named, (tuple, list)) else (named,)
+    axes = tuple(axis for axis in named if not isinstance(axis, int))  # psum may name array dimensions too
+    if name == "ppermute":
+        # lax.ppermute numbers a tuple of axes in mesh order, whatever the order given (jax 0.10.2).
+        axes = tuple(sorted(axes, key=list(ranks.sizes).index)) if len(axes) > 1 else axes
+        n = ranks.along(axes).shape[1]
+        return axes, whole(n), _recognised(parameters["perm"], n)
+    n = ranks.along(axes).shape[1]
+    return axes, _layout(parameters, n), parameters["pattern"] if name == "hccl_permute" else None
+
+
+def _layout(parameters: Mapping[str, Any], n: int) -> Layout:
+    if "layout" in parameters:
+        layout: Layout = parameters["layout"]
+        return layout
+    groups = parameters.get("axis_index_groups")
+    return whole(n) if groups is None else listed(tuple(tuple(group) for group in groups))
+
+
+def _recognised(pairs: Any, n: int) -> Pattern:
+    """Pairs as a Shift where they are one."""
+    checked = checked_pairs(pairs, n)
+    distances = {(destination - source) % n for source, destination in checked}
+    return Shift(distances.pop()) if len(checked) == n and len(distances) == 1 else Pairs(checked)

@@ -1,0 +1,81 @@
+"""trace: from a per-device function to its Schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jax.extend.core import Jaxpr, jaxprs_in_params
+
+from hccljax.errors import ArgumentError, shown
+from hccljax.schedule.dependence import resolved
+from hccljax.schedule.ranks import Ranks
+from hccljax.schedule.recorder import Recorder
+from hccljax.schedule.schedule import Schedule
+from hccljax.schedule.walk import Walker
+
+
+def trace(fn: Callable[..., Any], *args: Any, axis_sizes: Mapping[str, int]) -> Schedule:
+    """Reads from its jaxpr what a per-device function communicates; nothing runs and no device is needed.
+
+    Collectives of hccljax and of ``jax.lax`` are found wherever they stand: inside ``jit``, ``scan``, ``fori_loop``
+    with static bounds, ``cond`` with branches that communicate alike, ``custom_jvp``, ``custom_vjp``, ``checkpoint``
+    and ``shard_map``, in gradients too: also the ``psum`` that differentiation inserts in a checked ``shard_map``.
+    Communications whose results nobody uses are left out, as XLA drops them.
+
+    Args:
+      fn: a function as it stands inside ``jax.shard_map``, or one that calls ``jax.shard_map`` itself (over a
+        ``jax.sharding.AbstractMesh``, say). What ``jax.vmap`` maps inside fn stays on one device and does not count.
+      args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct``, with one device's shapes.
+      axis_sizes: sizes of the mapped axes; ``{}`` if fn maps all of them by ``shard_map``. Ranks are numbered by
+        flattening them in this order, the last one changing fastest, those of a shard_map inside after them; a
+        communication over some of them happens at once for every index of the others.
+
+    Returns:
+      A Schedule.
+
+    Raises:
+      ArgumentError: what is communicated is not known while tracing: by a while loop of unknown length, or by a
+        ``cond`` whose branches do not communicate alike. The message leads with the line of your code.
+
+    >>> x = jax.ShapeDtypeStruct((1 << 20,), "float32")
+    >>> ring = lambda x: hccljax.all_reduce(x, "rank", algorithm="ring")
+    >>> schedule = hccljax.trace(ring, x, axis_sizes={"rank": 16_384})
+    >>> len(schedule), schedule.steps, schedule.max_bytes_sent
+    (2, 32766, 8388096)
+    >>> [(event.label, event.trips) for event in schedule]
+    [('ring_reduce_scatter', 16383), ('ring_all_gather', 16383)]
+    """
+    if not callable(fn):
+        raise ArgumentError(f"trace got {shown(fn)}: expected a per-device function, its arguments after it")
+    sizes = _checked_sizes(axis_sizes)
+    traced = jax.make_jaxpr(fn, axis_env=list(sizes.items()))(*args).jaxpr
+    sizes = _with_inner_axes(traced, sizes)
+    recorder = Recorder(Ranks(sizes))
+    Walker(recorder, sizes).walk(traced, [recorder.nothing] * len(traced.invars), [True] * len(traced.outvars))
+    return Schedule(*resolved(recorder.events, recorder.loops), recorder.ranks)
+
+
+def _checked_sizes(axis_sizes: Mapping[str, int]) -> dict[str, int]:
+    sizes = dict(axis_sizes) if isinstance(axis_sizes, Mapping) else {"": 0}
+    if not all(isinstance(size, int) and size > 0 for size in sizes.values()):
+        raise ArgumentError(f"axis_sizes={axis_sizes!r}: expected axis names and their sizes, such as {{'rank': 8}}")
+    return sizes
+
+
+def _with_inner_axes(jaxpr: Jaxpr, sizes: dict[str, int]) -> dict[str, int]:
+    """The axis sizes with the axes of every shard_map inside added."""
+    sizes = dict(sizes)
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "shard_map":
+            shape, manual = equation.params["mesh"].shape, equation.params["newly_manual_axes"]
+            for axis in (axis for axis in shape if axis in manual):
+                if sizes.setdefault(axis, shape[axis]) != shape[axis]:
+                    raise ArgumentError(
+                        f"axis {axis!r} has size {shape[axis]} in a shard_map inside, else {sizes[axis]}; "
+                        f"expected one size for each axis: leave out of axis_sizes what shard_map maps"
+                    )
+        for inner in jaxprs_in_params(equation.params):
+            sizes = _with_inner_axes(inner, sizes)
+    return sizes
