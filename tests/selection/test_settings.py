@@ -114,7 +114,7 @@ def test_a_buffer_is_in_megabytes_below_a_million_of_them_else_in_bytes(text, wa
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "200MB", " 200", "\u0663", "9" * 40])
 def test_a_buffer_that_is_none_is_refused(text):
-    with pytest.raises(SettingError, match="HCCL_BUFFSIZE is .*, expected a whole number: MB .* else bytes; set"):
+    with pytest.raises(SettingError, match=r"HCCL_BUFFSIZE is .*, expected a whole number: MB .* else bytes; set"):
         Settings.from_environment({"HCCL_BUFFSIZE": text})
 
 
