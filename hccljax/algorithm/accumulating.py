@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from hccljax.algorithm.base import Algorithm
+from hccljax.algorithm.base import Algorithm, run
 from hccljax.algorithm.mesh import mesh
 from hccljax.group import Group
 from hccljax.reduction import Reduction
@@ -32,6 +32,7 @@ def accumulating(algorithm: Algorithm, dtype: str | None) -> Algorithm:
     A mean of integers is gathered as floats.
     """
     gathers = gatherer(algorithm)
+    spreads = algorithm if algorithm.supports("broadcast") else mesh
 
     def reduce_scatter(blocks: jax.Array, group: Group, op: Reduction) -> jax.Array:
         contributions = group.mesh_exchange(blocks)
@@ -56,6 +57,10 @@ def accumulating(algorithm: Algorithm, dtype: str | None) -> Algorithm:
         bytes_sent=bytes_sent,
         reduce_scatter=reduce_scatter,
         all_gather=gathers.all_gather,
-        gather=mesh.gather,
+        gather=lambda block, group, root: run(mesh, "gather", block, group, root=root),
+        # What derivatives take; nothing is added up there.
+        broadcast=lambda x, group, root: run(spreads, "broadcast", x, group, root=root),
+        scatter=lambda blocks, group, root: run(mesh, "scatter", blocks, group, root=root),
+        rooted=True,
         order=mesh.order,
     )

@@ -42,17 +42,20 @@ TRANSPOSED = {
 REPLICATED = ("all_reduce", "broadcast", "all_gather")
 
 
-def able(algorithm: Algorithm, operator: str) -> Algorithm:
-    """The algorithm if it has what a derivative needs, else its substitute, said aloud."""
+def able(algorithm: Algorithm, operator: str, asked: bool) -> Algorithm:
+    """The algorithm if it has what a derivative needs, else its substitute, said aloud if somebody asked for it."""
     record, fallback = substituted(operator, algorithm, lambda one: one.supports(operator))
-    if fallback:
+    if fallback and asked:
         warn(f"{operator}, for a derivative: {fallback}")
     return record
 
 
 @dataclass(frozen=True)
 class Run:
-    """One operator of an algorithm as a function of one array: zeros where a rooted result is not defined."""
+    """One operator of an algorithm as a function of one array: zeros where a rooted result is not defined.
+
+    asked is True if the program or its settings named the algorithm, and not the policy.
+    """
 
     operator: str
     algorithm: Algorithm
@@ -60,12 +63,13 @@ class Run:
     op: Reduction | None = None
     root: int = 0
     promised: tuple[str, ...] = ()
+    asked: bool = False
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The operator's result, shaped as the kernels' (see ``Algorithm``)."""
         x = vary(x, self.group.axes)
         # The algorithm was chosen for the operator; only a derivative may need another one, which it may lack.
-        out = run(able(self.algorithm, self.operator), self.operator, x, self.group, self.op, self.root)
+        out = run(able(self.algorithm, self.operator, self.asked), self.operator, x, self.group, self.op, self.root)
         if self.operator in ("reduce", "gather"):
             out = choose(self.group.rank == self.root, out, jnp.zeros_like(out))
         return invariant(out, self.promised)

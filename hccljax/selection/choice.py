@@ -221,7 +221,7 @@ def _levels(wanted: object, asked_by: str, operator: str) -> Levels | None:
     except SettingError as error:
         if asked_by == "HCCL_ALGO":
             raise
-        names, why = ", ".join(algorithms()), str(error).removeprefix(f"{error.code}: ")
+        names, why = ", ".join(algorithms()), str(error).removeprefix(f"{error.code}: HCCL_ALGO ")
         if any(c in wanted for c in ":;=/") or len(wanted) > LONGEST:
             raise ArgumentError(f"algorithm={shown(wanted)}, read as HCCL_ALGO: {why}") from None
         raise ArgumentError(

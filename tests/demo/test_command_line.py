@@ -31,7 +31,10 @@ def test_another_missing_module_is_no_question_of_extras(monkeypatch):
     ("algorithm", "message"),
     [
         ("rung", "EI0003: algorithm='rung': expected one of "),
-        ("level0:ring;level0:tree", "EI0003: algorithm='level0:ring;level0:tree': "),
+        (
+            "level0:ring;level0:tree",
+            "EI0003: algorithm='level0:ring;level0:tree', read as HCCL_ALGO: names level0 twice",
+        ),
     ],
 )
 def test_an_unknown_algorithm_is_refused_before_anything_trains(capsys, algorithm, message):

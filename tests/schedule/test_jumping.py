@@ -123,7 +123,7 @@ def test_the_clocks_of_a_replay_without_jumps_show_the_same(program):
 @pytest.mark.parametrize("name", algorithms())
 def test_every_algorithm_has_the_figures_of_the_full_walk(name, p, full_walk, figures):
     algorithm = registered(name)
-    operator = "all_reduce" if algorithm.supports("all_reduce") else "all_to_all"
+    operator = next(name for name in ("all_reduce", "reduce", "all_to_all") if algorithm.supports(name))
     x = jax.ShapeDtypeStruct((p, 1 << 18), jnp.float32)
     fn = lambda x: run(algorithm, operator, x, Group("r"), reduction("sum"))  # noqa: E731
     assert figures(trace(fn, x, axis_sizes={"r": p})) == full_walk(fn, x, axis_sizes={"r": p})

@@ -143,3 +143,16 @@ def test_a_function_that_ignores_the_operand_has_zero_gradient(mode, op):
     gradient = jax.jit(mode.map(on_rank))(X.astype(np.float32))
     expected = {"sum": 12, "mean": 3, "prod": 0, "max": 6, "min": 0}[op]
     np.testing.assert_array_equal(gradient, np.full_like(X, expected))
+
+
+def test_a_derivative_that_lacks_what_was_asked_for_says_so_where_it_is_taken():
+    def total(x, **asked):
+        return hccljax.all_reduce(x, AXIS, "prod", **asked)
+
+    def of(transform, **asked):
+        return jax.eval_shape(jax.vmap(transform(lambda x: total(x, **asked)), axis_name=AXIS), jnp.ones(8))
+
+    of(lambda f: f, algorithm="tree")
+    of(jax.grad)  # the policy's own choice is nobody's wish
+    with pytest.warns(hccljax.FallbackWarning, match="all_gather, for a derivative: 'tree' has no all_gather"):
+        of(jax.grad, algorithm="tree")

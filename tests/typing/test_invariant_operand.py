@@ -54,7 +54,13 @@ def test_prod_counts_each_rank_as_well(make_mesh):
     np.testing.assert_array_equal(total, W**RANKS)
 
 
-@pytest.mark.parametrize("op", ["max", "min", "mean"])
+def test_a_mean_warns_of_a_gradient_that_is_summed_already(make_mesh):
+    with pytest.warns(hccljax.InvariantOperandWarning, match="jax.grad has summed it already, and it is 4 times"):
+        mean = jax.jit(of_replicated(lambda w: hccljax.all_reduce(w, AXIS, "mean"), make_mesh))(W)
+    np.testing.assert_array_equal(mean, W)
+
+
+@pytest.mark.parametrize("op", ["max", "min"])
 def test_what_does_not_count_ranks_does_not_warn(make_mesh, op):
     total = jax.jit(of_replicated(lambda w: hccljax.all_reduce(w, AXIS, op), make_mesh))(W)
     np.testing.assert_array_equal(total, W)
