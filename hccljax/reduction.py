@@ -115,13 +115,14 @@ def _holds(wide: np.dtype, narrow: np.dtype) -> bool:
 
 def as_dtype(dtype: Any) -> np.dtype:
     """accumulate_dtype as a dtype that JAX has at this moment."""
+    error = DtypeError(f"accumulate_dtype={shown(dtype)}: expected a dtype of numbers, such as jnp.float32")
     try:
         wide = jnp.dtype(dtype)
         usual = jax.dtypes.canonicalize_dtype(wide)
     except (TypeError, ValueError):
-        raise DtypeError(f"accumulate_dtype={shown(dtype)}: expected a dtype of numbers, such as jnp.float32") from None
-    if not jnp.issubdtype(wide, jnp.number):
-        raise DtypeError(f"accumulate_dtype={shown(dtype)}: expected a dtype of numbers, such as jnp.float32")
+        raise error from None
+    if not jnp.issubdtype(wide, jnp.number) or wide == np.longdouble or wide == np.clongdouble:
+        raise error
     if wide != usual:
         raise DtypeError(f"accumulate_dtype={wide}: expected a dtype of up to 32 bits; use jax_enable_x64 for {wide}")
     return wide

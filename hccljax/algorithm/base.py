@@ -12,7 +12,7 @@ import jax
 from hccljax.algorithm.blocks import join_blocks, split_blocks
 from hccljax.errors import ArgumentError, UnsupportedError, shown
 from hccljax.group import Group
-from hccljax.reduction import Reduction
+from hccljax.reduction import MEAN, Reduction
 
 OPERATORS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "scatter", "gather", "all_to_all",
@@ -29,6 +29,9 @@ VARIABLE = {
 
 REDUCING = ("all_reduce", "reduce_scatter", "reduce", "reduce_scatter_v")
 """Those that combine the ranks' arrays."""
+
+ROOTED = ("broadcast", "reduce", "scatter", "gather")
+"""Those that have a root."""
 
 Kernel = Callable[..., jax.Array]
 Formula = Callable[[str, int, int], int]
@@ -90,6 +93,10 @@ class Algorithm:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ArgumentError(f"Algorithm name {shown(self.name)}: expected a non-empty str")
+        for name in ("steps", "bytes_sent", *OPERATORS):
+            value = getattr(self, name)
+            if not callable(value) and (value is not None or name not in OPERATORS):
+                raise ArgumentError(f"{name}={shown(value)} of Algorithm {self.name!r}: expected a function")
         if not any(self.has(operator) for operator in OPERATORS):
             raise ArgumentError(
                 f"Algorithm {self.name!r} has no kernel; expected at least one of {', '.join(OPERATORS)}"
@@ -138,15 +145,12 @@ def run(
 
     Shapes are those of the kernels (see ``Algorithm``). Results of reduce and gather are defined on the root only.
     """
-    if operator in ("broadcast", "reduce", "scatter", "gather"):
-        return _run_rooted(algorithm, operator, x, group, op, root)
     if group.size == 1:
         return _alone(operator, x)
     if algorithm.has(operator):
-        kernel = getattr(algorithm, operator)
-        return kernel(x, group, op) if operator in ("all_reduce", "reduce_scatter") else kernel(x, group)
+        return _checked(algorithm, operator, x, group.size, op, _own(algorithm, operator, x, group, op, root))
     if algorithm.supports(operator):
-        return composed(algorithm, operator, x, group, op)
+        return composed(algorithm, operator, x, group, op, root)
     raise unsupported(algorithm, operator)
 
 
@@ -162,23 +166,35 @@ def composed(
     return join_blocks(run(algorithm, second, mine, group, root=root), x.shape)
 
 
-def _run_rooted(
-    algorithm: Algorithm, operator: str, x: jax.Array, group: Group, op: Reduction | None, root: int
-) -> jax.Array:
-    if group.size == 1:
-        return _alone(operator, x)
-    if not algorithm.supports(operator):
-        raise unsupported(algorithm, operator)
-    if not algorithm.has(operator):
-        return composed(algorithm, operator, x, group, op, root)
+def _own(algorithm: Algorithm, operator: str, x: jax.Array, group: Group, op: Reduction | None, root: int) -> jax.Array:
+    """x through the algorithm's own kernel."""
     kernel = getattr(algorithm, operator)
-    arguments = (op,) if operator == "reduce" else ()
+    arguments = (op,) if operator in REDUCING else ()
+    if operator not in ROOTED:
+        return kernel(x, group, *arguments)
     if algorithm.rooted:
         return kernel(x, group, *arguments, root)
     if operator == "scatter":
         x = rolled(x, -root)
     out = kernel(x, group.rotated(root), *arguments)
     return rolled(out, root) if operator == "gather" else out
+
+
+def _checked(
+    algorithm: Algorithm, operator: str, x: jax.Array, p: int, op: Reduction | None, out: jax.Array
+) -> jax.Array:
+    """out, once it has the shape and the dtype that the operator gives."""
+    shape = {
+        "reduce_scatter": x.shape[1:], "scatter": x.shape[1:],
+        "all_gather": (p, *x.shape), "gather": (p, *x.shape),
+    }.get(operator, x.shape)  # fmt: skip
+    if not isinstance(out, jax.Array) or out.shape != shape or (out.dtype != x.dtype and op is not MEAN):
+        found = f"{out.dtype}{list(out.shape)}" if isinstance(out, jax.Array) else shown(out)
+        raise ArgumentError(
+            f"algorithm {algorithm.name!r}: its {operator} of {x.dtype}{list(x.shape)} on {p} ranks gave {found}; "
+            f"expected {x.dtype}{list(shape)}"
+        )
+    return out
 
 
 def rolled(blocks: jax.Array, k: int) -> jax.Array:

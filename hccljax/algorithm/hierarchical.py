@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hccljax.algorithm.base import Algorithm, Cost, Kernel, run
+from hccljax.algorithm.base import COMPOSED, Algorithm, Cost, Kernel, run
 from hccljax.algorithm.blocks import join_blocks, split_blocks
 from hccljax.errors import ArgumentError
 from hccljax.group import Group
@@ -26,13 +26,6 @@ from hccljax.reduction import Reduction
 from hccljax.shapes import Block, Blocks, Message
 
 Levels = tuple[Algorithm, ...]
-
-AROUND = {
-    "all_reduce": ("reduce_scatter", "all_gather"),
-    "broadcast": ("scatter", "all_gather"),
-    "reduce": ("reduce_scatter", "gather"),
-}
-"""What a lower level runs before and after the levels above it, so that they see one block instead of the message."""
 
 
 @lru_cache(maxsize=512)
@@ -91,16 +84,16 @@ def serves(algorithm: Algorithm, operator: str, top: bool) -> bool:
     """
     if algorithm.over is not None:
         return False
-    return (not top and operator in AROUND and _wraps(algorithm, operator)) or algorithm.supports(operator)
+    return (not top and operator in COMPOSED and _wraps(algorithm, operator)) or algorithm.supports(operator)
 
 
 def _wraps(algorithm: Algorithm, operator: str) -> bool:
-    return all(algorithm.supports(part) for part in AROUND[operator])
+    return all(algorithm.supports(part) for part in COMPOSED[operator])
 
 
 def passed_up(algorithm: Algorithm, operator: str, nbytes: int, size: int) -> int:
     """Bytes that the levels above see of a message, if the algorithm works on a level of size members below them."""
-    return -(-nbytes // size) if operator in AROUND and _wraps(algorithm, operator) else nbytes
+    return -(-nbytes // size) if operator in COMPOSED and _wraps(algorithm, operator) else nbytes
 
 
 def all_reduce(levels: Levels, x: Message, group: Group, op: Reduction) -> Message:
@@ -195,13 +188,13 @@ def _total(levels: Levels, sizes: tuple[int, ...], operator: str, nbytes: int) -
         return levels[k].cost(part, sizes[k], size)
 
     top, p = len(levels) - 1, math.prod(sizes)
-    if operator not in AROUND:
+    if operator not in COMPOSED:
         # all_to_all moves the whole message on every level; the others move what their level has gathered so far.
         below = [nbytes if operator == "all_to_all" else nbytes * size // p for size in accumulate(sizes, mul)]
         return _sum(cost(k, operator, below[k]) for k in range(top + 1))
     costs = []
     for k in range(top):
-        parts = AROUND[operator] if _wraps(levels[k], operator) else (operator,)
+        parts = COMPOSED[operator] if _wraps(levels[k], operator) else (operator,)
         costs += [cost(k, part, nbytes) for part in parts]
         nbytes = passed_up(levels[k], operator, nbytes, sizes[k])
     return _sum([*costs, cost(top, operator, nbytes)])

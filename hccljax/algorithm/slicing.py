@@ -16,14 +16,13 @@ import jax
 import numpy as np
 from jax import lax
 
-from hccljax.algorithm.base import OPERATORS, REDUCING, Algorithm, Kernel, run
+from hccljax.algorithm.base import OPERATORS, REDUCING, ROOTED, Algorithm, Kernel, run
 from hccljax.algorithm.blocks import repeat
 from hccljax.group import Group
 from hccljax.primitives.replication import vary
 
 TAKES_BLOCKS = ("reduce_scatter", "scatter", "all_to_all")
 GIVES_BLOCKS = ("all_gather", "gather", "all_to_all")
-_ROOTED = ("broadcast", "reduce", "scatter", "gather")
 
 
 @lru_cache(maxsize=256)
@@ -50,7 +49,7 @@ def fillings(nbytes: int, buffer: int) -> int:
 def _kernel(algorithm: Algorithm, operator: str, buffer: int) -> Kernel:
     def kernel(x: jax.Array, group: Group, *arguments: object) -> jax.Array:
         op = arguments[0] if operator in REDUCING else None
-        root = arguments[-1] if operator in _ROOTED else 0
+        root = arguments[-1] if operator in ROOTED else 0
 
         def one(x: jax.Array) -> jax.Array:
             return run(algorithm, operator, x, group, op, root)  # type: ignore[arg-type]

@@ -23,8 +23,9 @@ from hccljax.collectives.sharded import sharded_alike
 from hccljax.errors import DerivativeError
 from hccljax.group import Group
 from hccljax.primitives.call import Direction, linear_call, reduce_call
-from hccljax.primitives.compat import checked_axes
+from hccljax.primitives.compat import checked_axes, is_checked, is_manual
 from hccljax.primitives.replication import invariant, vary
+from hccljax.primitives.weak import weakly
 from hccljax.reduction import MEAN, Reduction, reduction
 from hccljax.selection.notice import warn
 from hccljax.selection.substitute import substituted
@@ -150,7 +151,15 @@ def linear(x: jax.Array, this: Run, replicated: bool = True) -> jax.Array:
     def call(x: jax.Array) -> jax.Array:
         return linear_call(x, forward, backward, this.operator)
 
-    return sharded_alike(call, vary(x, group.axes), this.operator)
+    return weak_as(sharded_alike(call, vary(x, group.axes), this.operator), x, this)
+
+
+def weak_as(out: jax.Array, x: jax.Array, this: Run) -> jax.Array:
+    """out, weakly typed where jax.lax leaves x's weak type: everywhere but in an unchecked reduction of a shard_map."""
+    if not jax.typeof(x).weak_type or out.dtype != x.dtype:
+        return out
+    unchecked = any(is_manual(axis) and not is_checked(axis) for axis in this.group.axes)
+    return lax.convert_element_type(out, out.dtype) if this.op and unchecked else weakly(out)
 
 
 def extremum(x: jax.Array, this: Run) -> jax.Array:
@@ -180,7 +189,7 @@ def _reduced(x: jax.Array, this: Run, derivative: _NoDerivative | _ProductRule) 
     def call(x: jax.Array) -> jax.Array:
         return reduce_call(x, forward, derivative, name)
 
-    return sharded_alike(call, vary(x, this.group.axes), this.operator)
+    return weak_as(sharded_alike(call, vary(x, this.group.axes), this.operator), x, this)
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,14 @@ def without_varying(aval: Aval, axes: Sequence[str]) -> Aval:
     return aval.update(manual_axis_type=kinds.update(varying=kinds.varying - frozenset(axes)))
 
 
+def is_manual(axis: str) -> bool:
+    """True if a ``shard_map`` maps axis; False if vmap does."""
+    return axis in jax.sharding.get_abstract_mesh().manual_axes
+
+
 def is_checked(axis: str) -> bool:
     """True inside a ``shard_map`` that checks replication types over axis; False if unchecked or mapped by vmap."""
-    return axis in jax.sharding.get_abstract_mesh().manual_axes and axis in varying(lax.axis_index(axis))
+    return is_manual(axis) and axis in varying(lax.axis_index(axis))
 
 
 def falsely_varying(index: jax.Array) -> frozenset[str]:

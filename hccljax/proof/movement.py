@@ -112,7 +112,7 @@ def _dynamic_update_slice(params: Mapping[str, Any], operands: Sequence[np.ndarr
 RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("convert_element_type", "copy", "copy_p", "reduce_precision", "stop_gradient", "pcast", "pvary",
-         "hccl_invariant", "device_put", "sharding_constraint"), _same
+         "hccl_invariant", "hccl_weak", "device_put", "sharding_constraint"), _same
     ),
     **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _reshape),
     "broadcast_in_dim": _broadcast,

@@ -189,3 +189,31 @@ def test_registering_a_name_takes_effect_after_a_substitute_ran_for_it():
 def test_a_name_that_hccl_algo_reads_otherwise_is_refused(name):
     with pytest.raises(hccljax.ArgumentError):
         hccljax.register(mine(name=name))
+
+
+def own(**fields):
+    return hccljax.Algorithm("own", "here", lambda *_: 1, lambda *_: 0, **fields)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "gave"),
+    [
+        (lambda x, group, op: x.sum(), r"gave float32\[\]"),
+        (lambda x, group, op: x.astype("int32"), r"gave int32\[3\]"),
+        (lambda x, group, op: None, "gave None"),
+        (lambda x, group, op: (x, x), r"gave \("),
+        (lambda x, group, op: group.mesh_gather(x), r"gave float32\[4, 3\]"),
+    ],
+)
+def test_a_kernel_that_gives_something_else_is_named(kernel, gave):
+    with pytest.raises(hccljax.ArgumentError, match=rf"'own': its all_reduce of float32\[3\] on 4 ranks {gave}"):
+        hccljax.Communicator(4, executor="virtual").all_reduce(
+            np.ones((4, 3), np.float32), algorithm=own(all_reduce=kernel)
+        )
+
+
+def test_a_record_holds_functions():
+    with pytest.raises(hccljax.ArgumentError, match="all_reduce='ring' of Algorithm 'own': expected a function"):
+        own(all_reduce="ring")
+    with pytest.raises(hccljax.ArgumentError, match="steps=3 of Algorithm 'own': expected a function"):
+        hccljax.Algorithm("own", "here", 3, lambda *_: 0, all_reduce=lambda x, group, op: x)

@@ -179,3 +179,42 @@ def test_the_dtype_is_checked_for_every_op(op, ranks):
     for wrong in ("bfloat16", "no dtype"):
         with pytest.raises(hccljax.DtypeError, match="accumulate_dtype"):
             ranks.virtual(lambda row, d=wrong: hccljax.all_reduce(row, ranks.axis, op, accumulate_dtype=d), x)
+
+
+def test_the_derivative_of_a_product_is_taken_in_the_wide_dtype(ranks):
+    x = np.array([300, 300, 1e-3, 1, 1, 1, 1, 1], np.float16)  # the first two overflow float16 on the way
+
+    def loss(row):
+        return hccljax.all_reduce(row, ranks.axis, "prod", accumulate_dtype=jnp.float32)
+
+    grads = jax.vmap(lambda row: jax.grad(lambda row: loss(row).astype(jnp.float32))(row), axis_name=ranks.axis)(x)
+    others = np.array([np.prod(np.delete(x.astype(np.float64), i)) for i in range(P)])
+    with np.errstate(over="ignore"):
+        wanted = (P * others).astype(np.float16)  # every rank's loss counts
+    np.testing.assert_allclose(np.asarray(grads), wanted, rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "accumulate_dtype"), [("float8_e4m3fn", "float32"), ("float8_e5m2", "bfloat16"), ("int4", "int32")]
+)
+def test_the_narrowest_dtypes_gain_most(dtype, accumulate_dtype, ranks):
+    x = np.array([[-2], [1], [1], [2], [1], [0], [1], [-1]]).astype(jnp.dtype(dtype))
+    out = ranks.virtual(lambda row: hccljax.all_reduce(row, ranks.axis, accumulate_dtype=accumulate_dtype), x)
+    assert out.dtype == x.dtype
+    assert (out.astype(np.float32) == 3).all()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64", "uint64"])
+def test_64_bits_that_jax_would_narrow_are_refused(dtype, ranks):
+    x = np.ones((P, 2), np.int32 if dtype == "int64" else np.uint32 if dtype == "uint64" else np.float32)
+    with pytest.raises(hccljax.DtypeError, match=f"accumulate_dtype={dtype}.*jax_enable_x64"):
+        ranks.virtual(lambda row: hccljax.all_reduce(row, ranks.axis, "mean", accumulate_dtype=dtype), x)
+
+
+@pytest.mark.parametrize("dtype", ["U5", object, "bool", np.longdouble, [("a", "i4")]])
+def test_what_is_no_dtype_of_numbers_is_refused(dtype, ranks):
+    x = np.ones((P, 2), np.float32)
+    with pytest.raises(hccljax.DtypeError, match="accumulate_dtype"):
+        ranks.virtual(lambda row: hccljax.all_reduce(row, ranks.axis, accumulate_dtype=dtype), x)
+    with pytest.raises(hccljax.DtypeError, match="accumulate_dtype"):
+        hccljax.explain("all_reduce", 64, P, accumulate_dtype=dtype)
