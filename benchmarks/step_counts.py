@@ -1,6 +1,6 @@
 """Steps and permutes of every algorithm: its formula against its jaxpr, its jaxpr against compiled HLO.
 
-    python benchmarks/step_counts.py
+    python benchmarks/step_counts.py [--all | --quick]
 
 formula    the record's own steps(operator, p, bytes)
 steps      longest chain of dependent communications in the jaxpr; has to equal the formula
@@ -17,10 +17,10 @@ Exits with 1 if a figure is not what it has to be.
 
 from __future__ import annotations
 
-import re
+import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,15 +29,16 @@ from _devices import force
 force(8)  # before jax is imported
 
 import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
+from _per_device import PerDevice  # noqa: E402
 
 import hccljax  # noqa: E402, F401
-from hccljax.algorithm.base import OPERATORS, algorithms, registered, run  # noqa: E402
-from hccljax.group import Group  # noqa: E402
-from hccljax.reduction import reduction  # noqa: E402
-from hccljax.schedule import Schedule, trace  # noqa: E402
+from hccljax.algorithm.base import OPERATORS, algorithms, registered  # noqa: E402
+from hccljax.demo.inspect_hlo import PERMUTE, executed  # noqa: E402
+from hccljax.schedule import Schedule  # noqa: E402
 
 RANKS = (2, 3, 4, 5, 6, 7, 8, 16, 31, 32, 64)
+LARGE = (128, 256, 512, 1024)
+CHEAP = 0.4  # seconds for the cases of one number of ranks; a larger number is left out where the last one took longer
 COMPILED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 # Algorithms change their shape with the size of the message: one size on each side of every threshold. Bytes.
 SHORT, LONG = 16 * 1024, 64 * 2**20
@@ -106,27 +107,6 @@ HEADER = (
 )
 
 
-class PerDevice:
-    """One operator of one algorithm as a per-device function of one array."""
-
-    def __init__(self, algorithm: str, operator: str, p: int):
-        self.algorithm, self.operator, self.group = registered(algorithm), operator, Group("rank")
-        if self.algorithm.over is not None:
-            tiers = (p,) if p % 2 else (2, p // 2)
-            self.algorithm, self.group = self.algorithm.over(tiers), Group("rank", levels=tiers)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return run(self.algorithm, self.operator, x, self.group, reduction("sum"), 0)
-
-    def operand(self, p: int, nbytes: int, ranks: int = 1) -> jax.ShapeDtypeStruct:
-        """One rank's operand of a message of nbytes, for that many ranks one after the other."""
-        block = nbytes // p // 4
-        shape = {"all_gather": (block,), "gather": (block,)}.get(self.operator, (p * block,))
-        if self.operator in ("reduce_scatter", "scatter", "all_to_all"):
-            shape = (p, block)
-        return jax.ShapeDtypeStruct((ranks * shape[0], *shape[1:]), jnp.float32)
-
-
 def compiled_text(fun: PerDevice, p: int, nbytes: int, options: dict[str, Any]) -> str:
     """The optimised HLO for p CPU devices."""
     mesh = jax.make_mesh((p,), ("rank",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:p])
@@ -137,39 +117,15 @@ def compiled_text(fun: PerDevice, p: int, nbytes: int, options: dict[str, Any]) 
 
 def permutes_in(hlo: str) -> int:
     """Collective-permutes that a run of the module executes."""
-    computations, entry, name = {}, "", ""
-    for line in hlo.splitlines():
-        header = re.match(r"(ENTRY )?%([\w.\-]+) \(.*\{$", line)
-        if header:
-            name = header[2]
-            computations[name] = []
-            entry = name if header[1] else entry
-        elif name:
-            computations[name].append(re.sub(r", metadata=\{.*?\}", "", line))
-    return _executed(computations, entry)
-
-
-def _executed(computations: dict[str, list[str]], name: str) -> int:
-    total = 0
-    for line in computations[name]:
-        total += bool(re.search(r" collective-permute(-start)?\(", line))
-        called = re.findall(r"(?:body|condition|to_apply|calls)=%([\w.\-]+)", line)
-        inner = sum(_executed(computations, other) for other in called)
-        trips = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', line)
-        if " while(" in line and inner and trips is None:
-            raise ValueError(f"a loop of unknown length contains collective-permutes: {line.strip()}")
-        total += inner * (int(trips[1]) if trips else 1)
-        for branches in re.findall(r"branch_computations=\{(.*?)\}", line):
-            total += max(_executed(computations, other) for other in re.findall(r"%([\w.\-]+)", branches))
-    return total
+    return executed(hlo)[PERMUTE]
 
 
 def counted(operator: str, algorithm: str, p: int, nbytes: int) -> Row:
     """One case without its HLO."""
     nbytes = nbytes // (4 * p) * 4 * p  # p whole blocks of float32
     fun = PerDevice(algorithm, operator, p)
-    schedule = trace(fun, fun.operand(p, nbytes), axis_sizes={"rank": p})
-    return Row(operator, algorithm, p, nbytes, fun.algorithm.steps(operator, p, nbytes), schedule)
+    formula = fun.algorithm.steps(operator, p, nbytes)
+    return Row(operator, algorithm, p, nbytes, formula, fun.schedule(p, nbytes))
 
 
 def compiled(row: Row) -> Row:
@@ -183,24 +139,43 @@ def compiled(row: Row) -> Row:
     return replace(row, hlo=hlo, merged=permutes_in(compiled_text(fun, row.p, row.nbytes, UNMERGED)) - hlo)
 
 
-def rows() -> Iterator[Row]:
+def rows(ranks: Iterable[int]) -> Iterator[Row]:
     """Every case; of its two sizes only the short one where the long one has the same figures."""
     for operator in OPERATORS:
         for algorithm in algorithms():
             if registered(algorithm).supports(operator):
-                for p in RANKS:
-                    short, long = (counted(operator, algorithm, p, nbytes) for nbytes in (SHORT, LONG))
-                    yield compiled(short)
-                    if long.figures != short.figures:
-                        yield compiled(long)
+                yield from rows_of(operator, algorithm, ranks)
+
+
+def rows_of(operator: str, algorithm: str, ranks: Iterable[int]) -> Iterator[Row]:
+    """The cases of one algorithm's operator; large numbers of ranks only where 64 were cheap to trace."""
+    seconds = 0.0
+    for p in ranks:
+        if p > 64 and seconds > CHEAP:
+            return
+        start = time.perf_counter()
+        short, long = (counted(operator, algorithm, p, nbytes) for nbytes in (SHORT, LONG))
+        seconds = time.perf_counter() - start
+        yield short
+        if long.figures != short.figures:
+            yield long
 
 
 def main() -> int:
     """Prints the table; 1 if something is not as it has to be."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true", help="count for every number of ranks from 2 to 64 (minutes)")
+    parser.add_argument("--quick", action="store_true", help="count for 2 to 8 ranks, without compiling anything")
+    options = parser.parse_args()
+    ranks = (
+        [p for p in RANKS if p <= 8] if options.quick else [*range(2, 65), *LARGE] if options.all else [*RANKS, *LARGE]
+    )
     start, wrong, total = time.perf_counter(), 0, 0
     print(f"jax {jax.__version__}, float32, forced CPU devices\n\n{HEADER}\n{'-' * len(HEADER)}")
-    for row in rows():
-        print(row, flush=True)
+    for row in rows(ranks):
+        row = row if options.quick else compiled(row)
+        if row.p in (*RANKS, *LARGE) or row.wrong:
+            print(row, flush=True)
         total, wrong = total + 1, wrong + bool(row.wrong)
     print(f"\n{total} cases, {wrong} wrong, {time.perf_counter() - start:.0f} s")
     return 1 if wrong else 0

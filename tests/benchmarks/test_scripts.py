@@ -42,6 +42,19 @@ def test_executors_reports_every_target(benchmarks):
     assert recompiled.split()[-4:] == ["0", "≤", "0", "ok"]
 
 
+def test_step_counts_finds_nothing_wrong(benchmarks):
+    lines = run(benchmarks, "step_counts.py", "--quick")
+    assert " 0 wrong, " in lines[-1]
+    assert int(lines[-1].split()[0]) >= 400
+
+
+def test_bytes_on_wire_finds_nothing_wrong(benchmarks):
+    lines = run(benchmarks, "bytes_on_wire.py", "--ranks", "8")
+    assert lines[-1] == "0 wrong"
+    optimal = [line for line in lines if line.startswith("reduce_scatter") and line.endswith(" 1.00")]
+    assert len(optimal) >= 6
+
+
 @pytest.mark.parametrize("sizes", [["100"], ["0"], ["-32"], ["4096", "16"]])
 def test_collectives_rejects_a_size_that_does_not_divide_into_blocks(benchmarks, sizes):
     done = subprocess.run(
