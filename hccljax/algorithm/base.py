@@ -27,6 +27,9 @@ VARIABLE = {
 }
 """The operators whose blocks differ in size, and the operator whose kernels run them."""
 
+SHAPE_KEEPING = ("all_reduce", "broadcast", "reduce")
+"""Those whose arrays have the same shape whatever the number of ranks."""
+
 REDUCING = ("all_reduce", "reduce_scatter", "reduce", "reduce_scatter_v")
 """Those that combine the ranks' arrays."""
 
@@ -182,11 +185,12 @@ def _alone(operator: str, x: jax.Array) -> jax.Array:
     return x[None] if operator in ("all_gather", "gather") else x
 
 
-def unsupported(algorithm: Algorithm, operator: str) -> UnsupportedError:
-    """The error for an operator that an algorithm does not have."""
-    able = [name for name, other in _REGISTRY.items() if other.supports(operator)]
+def unsupported(algorithm: Algorithm, operator: str, why: str | None = None) -> UnsupportedError:
+    """The error for an operator that an algorithm does not have, or why it cannot be had here."""
+    able = [name for name, other in _REGISTRY.items() if other.supports(operator) and name != algorithm.name]
+    why = why or f"has no {operator}"
     return UnsupportedError(
-        f"algorithm {algorithm.name!r} has no {operator}; expected one of {', '.join(able)}, or no algorithm= at all"
+        f"algorithm {algorithm.name!r} {why}; expected one of {', '.join(able)}, or no algorithm= at all"
     )
 
 

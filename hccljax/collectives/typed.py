@@ -27,7 +27,7 @@ from hccljax.primitives.compat import checked_axes
 from hccljax.primitives.replication import invariant, vary
 from hccljax.reduction import MEAN, Reduction, reduction
 from hccljax.selection.notice import warn
-from hccljax.selection.substitute import substituted
+from hccljax.selection.substitute import lacking, substituted
 
 TRANSPOSED = {
     "all_reduce": "all_reduce",
@@ -121,7 +121,9 @@ class Divided:
 
 def able(algorithm: Algorithm, operator: str) -> Algorithm:
     """The algorithm if it has what a derivative needs, else its substitute, said aloud."""
-    record, fallback = substituted(operator, algorithm, lambda one: one.supports(operator))
+    record, fallback = substituted(
+        operator, algorithm, lambda one: None if one.supports(operator) else lacking(operator)
+    )
     if fallback:
         warn(f"{operator}, for a derivative: {fallback}")
     return record

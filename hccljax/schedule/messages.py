@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from hccljax.errors import ArgumentError
-from hccljax.layout import Layout, listed, whole
+from hccljax.errors import ArgumentError, shown
+from hccljax.layout import Layout, whole
+from hccljax.partition import listed
 from hccljax.schedule.liveness import shaped, short_name
 
 # Full-mesh primitives whose operand is cut into one block a rank; the others send it whole to everybody.
@@ -112,7 +113,14 @@ def _layout(parameters: Mapping[str, Any], n: int) -> Layout:
         layout: Layout = parameters["layout"]
         return layout
     groups = parameters.get("axis_index_groups")
-    return whole(n) if groups is None else listed(tuple(tuple(group) for group in groups))
+    if groups is None:
+        return whole(n)
+    partition = listed(tuple(tuple(group) for group in groups))
+    if not isinstance(partition, Layout):
+        raise ArgumentError(
+            f"axis_index_groups={shown(groups)}: expected groups of one size; in others only permutes are counted"
+        )
+    return partition
 
 
 def _same(left: np.ndarray | None, right: np.ndarray | None) -> bool:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import hccljax.selection.ranks as ranks
 from hccljax.algorithm import Algorithm, base, hierarchy, registered
 from hccljax.algorithm.base import VARIABLE
 from hccljax.algorithm.hierarchical import passed_up, serves
+from hccljax.algorithm.native import native
 from hccljax.errors import ArgumentError, SettingError, shown
 from hccljax.selection.accumulation import accumulated
 from hccljax.selection.decision import Decision
 from hccljax.selection.grammar import Levels, nearest, parse_algo
 from hccljax.selection.settings import Settings
-from hccljax.selection.substitute import substituted
+from hccljax.selection.substitute import lacking, substituted
 from hccljax.topology import Topology
 
 POLICY = "policy ranks"
+COVERING = "runs in communicators of one size only"
+ALONE = "works on all levels together and runs on none beside another algorithm"
 LONGEST = 40  # characters of a word that could be the slip of a known one
 
 
@@ -36,6 +40,7 @@ def choose(
     *,
     settings: Settings | None = None,
     accumulate_dtype: str | None = None,
+    leaves_out: bool = False,
 ) -> Decision:
     """The Decision for one operator on p ranks; it is said aloud where something runs (``announce``).
 
@@ -47,6 +52,7 @@ def choose(
       topology: the tiers, for hierarchies.
       settings: the environment; None reads it now.
       accumulate_dtype: the dtype in which contributions are to be added, by name; None is the message's own.
+      leaves_out: True if the group leaves ranks of the axis out, which XLA's own collectives cannot do.
 
     Raises:
       ArgumentError: an unknown algorithm, or a topology of another size.
@@ -61,7 +67,7 @@ def choose(
         wanted, asked_by = (settings.algo, "HCCL_ALGO") if settings.algo else (None, POLICY)
     if topology is not None and topology.ranks != p:
         raise ArgumentError(f"topology {topology} has {topology.ranks} ranks, but the group has {p}; expected {p}")
-    decision = _Case(operator, nbytes, p, topology).decide(wanted, asked_by)
+    decision = _Case(operator, nbytes, p, topology, leaves_out).decide(wanted, asked_by)
     if accumulate_dtype is not None:
         decision = accumulated(decision, accumulate_dtype)
     return decision
@@ -78,10 +84,10 @@ def algorithms() -> tuple[str, ...]:
 class _Case:
     """One operator, message size, group size and topology, for which a Decision is to be made."""
 
-    def __init__(self, operator: str, nbytes: int, p: int, topology: Topology | None):
+    def __init__(self, operator: str, nbytes: int, p: int, topology: Topology | None, leaves_out: bool):
         # A V form runs the kernels of the operator that it is a form of; only the Decision has its name.
         self.name, self.operator = operator, VARIABLE.get(operator, operator)
-        self.nbytes, self.p, self.topology = nbytes, p, topology
+        self.nbytes, self.p, self.topology, self.leaves_out = nbytes, p, topology, leaves_out
 
     @property
     def tiers(self) -> tuple[int, ...]:
@@ -150,7 +156,7 @@ class _Case:
     def _flat(self, wanted: str | Algorithm, said: str, how: str, asked_by: str) -> Decision:
         """One algorithm on all ranks, or its substitute."""
         strict = asked_by == "call"
-        record, fallback = substituted(self.operator, wanted, lambda one: one.supports(self.operator), strict)
+        record, fallback = substituted(self.operator, wanted, self._refuses, strict)
         reason = f"{said} {'cannot be had' if fallback else how}".strip()
         if record.over is None:
             return self._decision(record, reason, asked_by, fallback, None)
@@ -164,7 +170,7 @@ class _Case:
             top = k == len(tiers) - 1
             named = None if levels is None or levels.every_level else levels.at(k)
             name = ranks.tiered(self.operator, k, nbytes) if named is None else self._sized(named, nbytes)
-            record, fallback = substituted(self.operator, name, lambda one, top=top: serves(one, self.operator, top))  # type: ignore[misc]
+            record, fallback = substituted(self.operator, name, partial(self._refuses_tier, top))
             records.append(record)
             fallbacks += [f"level{k}: {fallback}"] if fallback else []
             nbytes = passed_up(record, self.operator, nbytes, size)
@@ -173,6 +179,18 @@ class _Case:
             reason = f"{self.operator} of more than {ranks.MEDIUM} ranks is hierarchical"
         reason += self._assumed
         return self._decision(hierarchy(tuple(records), tiers), reason, asked_by, "; ".join(fallbacks) or None, tiers)
+
+    def _refuses(self, one: Algorithm) -> str | None:
+        """Why an algorithm cannot run on all ranks; None if it can."""
+        if not one.supports(self.operator):
+            return lacking(self.operator)
+        return COVERING if self.leaves_out and one is native else None
+
+    def _refuses_tier(self, top: bool, one: Algorithm) -> str | None:
+        """Why an algorithm cannot run on one tier (top: the outermost); None if it can."""
+        if serves(one, self.operator, top):
+            return COVERING if self.leaves_out and one is native else None
+        return ALONE if one.supports(self.operator) else lacking(self.operator)
 
     @property
     def _assumed(self) -> str:
