@@ -69,6 +69,8 @@ class Algorithm:
       over: sizes of the tiers, level 0 first → the same algorithm, its formulas for a group with those tiers. For one
         that works over all tiers at once (its kernels see them as ``group.level(0)`` and ``group.above()``); None for
         one to which all ranks are alike. The record itself is that for one flat server.
+      over_servers: ranks of each server, which need not be equal, in rank order → the same algorithm for those servers.
+        For one with ``over`` that can also do that; None for one whose servers have to be alike.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Algorithm:
     rooted: bool = False
     order: str = ""
     over: Callable[[tuple[int, ...]], Algorithm] | None = None
+    over_servers: Callable[[tuple[int, ...]], Algorithm] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

@@ -19,6 +19,7 @@ SUBSTITUTES = {
     "double_tree": ("tree", "H-D_R", "ring"),
     "double_ring": ("ring",),
     "star": ("mesh",),
+    "pipeline": ("AHC",),
 }
 """What runs instead of an algorithm that lacks the operator, in order; HCCL's rule, with hccljax's own words added."""
 
