@@ -91,7 +91,7 @@ class Communicator:
             (``vmap``), ``"auto"`` takes devices where there are enough. Results are the same to the last bit, except
             those of ``native``.
           algorithm: for every collective that names none itself; it beats HCCL_ALGO.
-          topology: the tiers, such as ``"4x8"`` for 4 servers of 8 ranks.
+          topology: the tiers, such as ``"4x8"`` for 4 servers of 8 ranks, or ``"5+3"`` for servers of 5 and 3.
           devices: the devices to use, in rank order; None is ``jax.devices()``.
           groups: lists of ranks that cover all ranks; the collectives work in each on its own (see ``split``).
 

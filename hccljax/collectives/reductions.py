@@ -38,7 +38,7 @@ def all_reduce(
       op: ``"sum"``, ``"prod"``, ``"max"``, ``"min"`` or ``"mean"`` (integers give floats).
       algorithm: a name of ``hccljax.algorithms()``, an HCCL_ALGO text such as ``"level0:ring;level1:tree"``, or an
         Algorithm; None leaves it to HCCL_ALGO and the default policy. ``hccljax.explain`` says what runs.
-      topology: the tiers for a hierarchy, such as ``"4x8"`` for 4 servers of 8 ranks.
+      topology: the tiers for a hierarchy, such as ``"4x8"`` for 4 servers of 8 ranks, or ``"5+3"`` for unequal servers.
       accumulate_dtype: add in this wider dtype and round once to x's dtype. The wire carries x's dtype: a mesh exchange
         brings every contribution to the owner of its block, and ``algorithm`` gathers the sums.
 

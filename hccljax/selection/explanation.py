@@ -33,7 +33,7 @@ def explain(
       nbytes: bytes of one rank's message: of the whole array for all_reduce, broadcast and reduce, of all p blocks for
         the others (a V form: p blocks as long as the longest).
       ranks_or_group: the number of ranks, or a Group (one with groups of its own, or inside shard_map or vmap).
-      topology: the tiers, such as ``"4x8"`` for 4 servers of 8 ranks.
+      topology: the tiers, such as ``"4x8"`` for 4 servers of 8 ranks, or ``"5+3"`` for servers of 5 and 3.
       algorithm: as the ``algorithm=`` of the collectives.
       accumulate_dtype: as that of all_reduce, reduce_scatter and reduce.
 
