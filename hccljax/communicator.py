@@ -17,6 +17,7 @@ from hccljax.collectives.leaf import as_array
 from hccljax.errors import ArgumentError, HcclError, shown
 from hccljax.group import Group
 from hccljax.layout import checked_pairs
+from hccljax.partition import Uneven, sizes_text, split
 from hccljax.selection import Decision, Settings, choose
 from hccljax.selection.choice import OfCommunicator
 from hccljax.selection.explanation import explain
@@ -90,9 +91,9 @@ class Communicator:
             (``vmap``), ``"auto"`` takes devices where there are enough. Results are the same to the last bit, except
             those of ``native``.
           algorithm: for every collective that names none itself; it beats HCCL_ALGO.
-          topology: the tiers, such as ``"4x8"`` for 4 servers of 8 ranks.
+          topology: the tiers, such as ``"4x8"`` for 4 servers of 8 ranks, or ``"5+3"`` for servers of 5 and 3.
           devices: the devices to use, in rank order; None is ``jax.devices()``.
-          groups: lists of ranks of equal size that cover all ranks; the collectives work in each on its own.
+          groups: lists of ranks that cover all ranks; the collectives work in each on its own (see ``split``).
 
         Raises:
           ArgumentError: a size, executor, topology or groups that do not fit together, too few devices, or an unknown
@@ -116,13 +117,14 @@ class Communicator:
         self.devices = tuple(devices[:size] if self.executor == "devices" else devices[:1])
         self.group = Group(AXIS, groups)
         self.group.resolved_for(size)
-        if self.topology is not None and self.topology.ranks != self.group_size:
-            raise ArgumentError(
-                f"topology {self.topology} has {self.topology.ranks} ranks, but each group has {self.group_size}; "
-                f"expected a topology whose sizes multiply to {self.group_size}"
-            )
-        # An unknown algorithm is refused here, not by the first collective.
-        choose("all_reduce", 0, self.group_size, OfCommunicator(algorithm), self.topology, settings=Settings())
+        for members in self._group_sizes:
+            if self.topology is not None and self.topology.ranks != members:
+                raise ArgumentError(
+                    f"topology {self.topology} has {self.topology.ranks} ranks, but each group has {members}; "
+                    f"expected a topology whose sizes multiply to {members}"
+                )
+            # An unknown algorithm is refused here, not by the first collective.
+            choose("all_reduce", 0, members, OfCommunicator(algorithm), self.topology, settings=Settings())
         self._mesh = Mesh(np.array(self.devices), (AXIS,), axis_types=(AxisType.Auto,))
         self._sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
         self._spans_processes = len({device.process_index for device in self.devices}) > 1
@@ -142,23 +144,31 @@ class Communicator:
 
     @property
     def group_size(self) -> int:
-        """Ranks in each group: the size, unless the communicator was split."""
+        """Ranks in each group: the size, unless the communicator was split; an ArgumentError if groups differ."""
         return self.size if self.group.layout is None else self.group.layout.p
+
+    @property
+    def _group_sizes(self) -> tuple[int, ...]:
+        """Ranks in the groups, one entry for each size, the largest first."""
+        return (self.size,) if self.group.layout is None else tuple(one.size for one in self.group.classes)
 
     def split(self, groups: Iterable[Sequence[int]]) -> Communicator:
         """A communicator of the same ranks that works in groups, all at the same time.
 
         Arrays keep their leading axis of ``size`` rows. Each list holds ranks of this communicator (of one of its
-        groups, if it is split already: every group is then split alike); all have the same length and together they
-        hold every rank exactly once. The result has no topology.
+        groups, if it is split already: every group is then split alike); together they hold every rank exactly once.
+        Where lists differ in length, all_reduce, broadcast, reduce, send_recv and barrier work; see
+        ``hccljax.Group``. The result has no topology.
 
         Raises:
-          ArgumentError: lists of unequal length, or ranks that repeat, are missing or out of range.
+          ArgumentError: ranks that repeat, are missing or out of range, or groups that cannot be split alike, since
+            they differ in size.
         """
         if groups is None:
             raise ArgumentError("groups=None: expected lists of ranks, such as [[0, 1], [2, 3]]")
         parts = Group(AXIS, groups).resolved_for(self.group_size)
-        members = parts if self.group.layout is None else self.group.layout.regrouped(parts.members)
+        whole = self.group.layout
+        members = parts if whole is None or isinstance(whole, Uneven) else split(whole, parts)
         return Communicator(
             self.size, executor=self.executor, algorithm=self.algorithm, devices=self.devices, groups=members.groups
         )
@@ -181,7 +191,8 @@ class Communicator:
     ) -> Decision:
         """The Decision for a message of nbytes on each rank; see ``hccljax.explain``."""
         asked = OfCommunicator(self.algorithm) if algorithm is None else algorithm
-        return explain(operator, nbytes, self.group_size, self.topology, asked, accumulate_dtype)
+        ranks = self.size if self.group.layout is None else self.group
+        return explain(operator, nbytes, ranks, self.topology, asked, accumulate_dtype)
 
     def all_reduce(self, x: Any, op: str = "sum", **options: Unpack[ReduceOptions]) -> Any:
         """x [size, …] → [size, …]: every row is the reduction of its group's rows; see ``hccljax.all_reduce``."""
@@ -240,14 +251,14 @@ class Communicator:
 
     def send_recv(self, x: Any, pairs: Iterable[Sequence[int]]) -> Any:
         """x [size, …] → [size, …]: row d is row s of each pair (s, d), zeros elsewhere; see ``hccljax.send_recv``."""
-        return self._call("send_recv", x, (checked_pairs(pairs, self.group_size),), {})
+        return self._call("send_recv", x, (self._checked_pairs(pairs),), {})
 
     def barrier(self, x: Any) -> Any:
         """x unchanged, once every rank has reached this point; see ``hccljax.barrier``."""
         return self._call("barrier", x, (), {})
 
     def __repr__(self) -> str:
-        groups = "" if self.group.layout is None else f", in groups of {self.group_size}"
+        groups = "" if self.group.layout is None else f", in groups of {sizes_text(self.group.layout)}"
         tiers = "" if self.topology is None else f", topology {self.topology}"
         by = "" if self.algorithm is None else f", algorithm {getattr(self.algorithm, 'name', self.algorithm)}"
         return f"Communicator({self.size} ranks{groups}{tiers}{by}, {self.executor})"
@@ -292,6 +303,11 @@ class Communicator:
             return jax.tree.map(lambda out: out[None], one_rank(jax.tree.map(lambda row: row[0], rows)))
 
         return jax.jit(all_ranks)
+
+    def _checked_pairs(self, pairs: Iterable[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+        if self.group.layout is None:
+            return checked_pairs(pairs, self.size)
+        return self.group.checked_pairs(pairs).explicit
 
     def _checked_rows(self, leaf: Any) -> jax.Array:
         x = as_array(leaf)

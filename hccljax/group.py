@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from hccljax.errors import ArgumentError, AxisError, shown
-from hccljax.layout import Layout, Pairs, Pattern, Shift, Xor, checked_pairs, listed, whole
+from hccljax.layout import Layout, Pairs, Pattern, Shift, Xor, checked_pairs, whole
+from hccljax.partition import Uneven, listed, split
 from hccljax.primitives import mesh
-from hccljax.primitives.permute import permute, rank_in
+from hccljax.primitives.permute import flat_index, permute, rank_in
 from hccljax.primitives.replication import vary
 from hccljax.topology import Topology, as_sizes
 
@@ -28,6 +30,10 @@ class Group:
     It is HCCL's communicator, torch's ``new_group`` and JAX's ``axis_index_groups`` in one: every communicator runs
     the same steps on its own ranks. Ranks are counted inside the communicator, 0 to ``size - 1``.
 
+    Communicators may differ in size. One program runs on all ranks, so a collective then runs once for each size
+    (``classes``), on all ranks, and each rank keeps the result of its own. ``all_reduce``, ``broadcast``, ``reduce``,
+    ``barrier`` and ``send_recv`` do; the others, whose results have p blocks, raise an ArgumentError.
+
     Attributes:
       axes: the axis names, flattened in the order given (the last one changes fastest).
       layout: the partition, or None for one communicator of all indices.
@@ -35,7 +41,7 @@ class Group:
     """
 
     axes: tuple[str, ...]
-    layout: Layout | None
+    layout: Layout | Uneven | None
     levels: tuple[int, ...] | None
 
     def __init__(
@@ -49,7 +55,7 @@ class Group:
 
         Args:
           axis_name: a mapped axis name, or a tuple of them.
-          groups: lists of axis indices of equal size that cover the axis exactly once; None is one communicator.
+          groups: lists of axis indices that cover the axis exactly once; None is one communicator.
           levels: members of each tier, level 0 (inside a server) first; their product is the size.
         """
         axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
@@ -66,8 +72,41 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Ranks in each communicator."""
+        """Ranks in each communicator; raises an ArgumentError where they differ (see ``smallest`` and ``classes``)."""
         return self.layout.p if self.layout is not None else self.axis_size
+
+    @property
+    def smallest(self) -> int:
+        """Ranks in the smallest communicator: ``size``, unless they differ."""
+        return self.layout.smallest if isinstance(self.layout, Uneven) else self.size
+
+    @property
+    def size_here(self) -> int | jax.Array:
+        """Ranks in this device's communicator: ``size``, or a traced int32 scalar where they differ."""
+        if not isinstance(self.layout, Uneven):
+            return self.size
+        self.resolved  # noqa: B018  (the table has a row for each index of the axis)
+        return jnp.asarray(self.layout.sizes)[flat_index(self.axes)]
+
+    @property
+    def classes(self) -> tuple[Group, ...]:
+        """One group for each size of communicator, the largest first; this group alone if all are of one size.
+
+        A group of a class leaves the other ranks out: they send and receive nothing in it.
+        """
+        if not isinstance(self.layout, Uneven):
+            return (self,)
+        return tuple(self._over(layout, self.levels) for layout in self.layout.classes)
+
+    @property
+    def covers(self) -> bool:
+        """True unless this group leaves ranks of the axis out."""
+        return self.layout is None or self.layout.covers
+
+    @property
+    def is_member(self) -> jax.Array:
+        """Whether this device is in a communicator of this group of one size: bool scalar."""
+        return jnp.asarray(self._resolved_even.positions >= 0)[flat_index(self.axes)]
 
     @property
     def axis_size(self) -> int:
@@ -85,11 +124,11 @@ class Group:
         return rank_in(self.axes, self.resolved)
 
     @property
-    def resolved(self) -> Layout:
+    def resolved(self) -> Layout | Uneven:
         """The layout, with the axis size filled in and checked."""
         return self.resolved_for(self.axis_size)
 
-    def resolved_for(self, size: int) -> Layout:
+    def resolved_for(self, size: int) -> Layout | Uneven:
         """The layout for an axis of that size, checked."""
         if self.layout is None:
             return whole(size)
@@ -102,8 +141,15 @@ class Group:
 
     @property
     def _known(self) -> Layout:
-        """The layout, without a mapped axis where the partition says it all."""
-        return whole(self.axis_size) if self.layout is None else self.layout
+        """The layout, without a mapped axis where the partition says it all; communicators have one size."""
+        if isinstance(self.layout, Uneven):
+            self.layout.p  # noqa: B018  (raises)
+        return whole(self.axis_size) if self.layout is None else self.layout  # type: ignore[return-value]
+
+    def checked_pairs(self, pairs: Iterable[Sequence[int]]) -> Pairs:
+        """Pairs of ranks as a pattern, once they are known to exist in every communicator, and only once."""
+        where = "every communicator" if isinstance(self.layout, Uneven) else "this communicator"
+        return Pairs(checked_pairs(pairs, self.smallest, where))
 
     @property
     def is_whole(self) -> bool:
@@ -116,7 +162,7 @@ class Group:
         Ranks that are no destination receive zeros. Zero is not the identity of max, min and prod: select what was
         received before combining it.
         """
-        return self._send(x, Pairs(checked_pairs(pairs, self.size)), label)
+        return self._send(x, self.checked_pairs(pairs), label)
 
     def shift(self, x: jax.Array, k: int = 1, label: str = "shift") -> jax.Array:
         """Sends x from every rank r to rank r + k (mod size)."""
@@ -130,11 +176,17 @@ class Group:
 
     def mesh_exchange(self, blocks: jax.Array) -> jax.Array:
         """blocks [p, …] → [p, …]: block i comes from rank i; every pair of ranks talks at once."""
-        return mesh.exchange(vary(blocks, self.axes), axes=self.axes, layout=self.resolved)
+        return mesh.exchange(vary(blocks, self.axes), axes=self.axes, layout=self._resolved_even)
 
     def mesh_gather(self, block: jax.Array) -> jax.Array:
         """block […] → [p, …]: every rank's block, in rank order; every pair of ranks talks at once."""
-        return mesh.gather(vary(block, self.axes), axes=self.axes, layout=self.resolved)
+        return mesh.gather(vary(block, self.axes), axes=self.axes, layout=self._resolved_even)
+
+    @property
+    def _resolved_even(self) -> Layout:
+        """The layout for the axis as it is mapped; communicators have one size."""
+        self.resolved  # noqa: B018  (raises for an unmapped axis or a partition of another size)
+        return self._known
 
     def rotated(self, root: int) -> Group:
         """The same communicators with ``root`` as rank 0, the others following in order."""
@@ -158,14 +210,21 @@ class Group:
         return self._over(self._known.regrouped(_tier(levels, upper)), levels[1:] if len(upper) > 1 else None)
 
     def split(self, groups: Iterable[Sequence[int]]) -> Group:
-        """Splits every communicator into smaller ones: lists of its ranks, equal in size, each rank once."""
+        """Splits every communicator into smaller ones: lists of its ranks, each rank once."""
         parts = listed(_as_groups(groups))
         if parts.n != self.size:
             raise ArgumentError(
                 f"groups list {parts.n} ranks, but the group has {self.size}; "
                 f"expected each of 0 to {self.size - 1} once"
             )
-        return self._over(self._known.regrouped(parts.members), None)
+        return self._over(split(self._known, parts), None)
+
+    def among(self, members: np.ndarray) -> Group:
+        """Communicators of some ranks of every communicator only: members [c, q], each rank once at most.
+
+        The others send and receive nothing in it, and its collectives leave them with nothing of use.
+        """
+        return self._over(self._known.regrouped(members), None)
 
     def with_levels(self, levels: Sequence[int] | None) -> Group:
         """The same ranks with tiers of these sizes, level 0 first."""
@@ -184,7 +243,7 @@ class Group:
             )
         return levels
 
-    def _over(self, layout: Layout, levels: tuple[int, ...] | None) -> Group:
+    def _over(self, layout: Layout | Uneven, levels: tuple[int, ...] | None) -> Group:
         return replace_fields(self, layout=layout, levels=levels)
 
     def _send(self, x: jax.Array, pattern: Pattern, label: str) -> jax.Array:

@@ -4,7 +4,10 @@ The collectives are hccljax's, with ``jax.lax``'s signatures; HCCL_ALGO and the 
 Every other name of ``jax.lax`` is passed through. What differs, and why:
 
 - ``axis_index_groups`` works under vmap and in a checked ``shard_map``, where ``jax.lax`` (0.10.2) does not take it;
-  there the result stays varying, since the groups hold different values. The groups must be of equal size.
+  there the result stays varying, since the groups hold different values. ``psum``, ``pmean``, ``pmax`` and ``pmin``
+  take groups of unequal size too, and ``psum(1, axis)`` is an array then, since it depends on the rank.
+  (``jax.lax.psum`` takes those in an unchecked ``shard_map``, not on TPU; its ``psum(1, axis)`` and ``pmean`` count the
+  first group's ranks everywhere.)
 - ``ppermute`` takes partial permutations under vmap, and numbers the ranks of a tuple of axes in the order given;
   ``jax.lax.ppermute`` numbers them in mesh order, unlike its own ``axis_index``.
 - ``pbroadcast`` works on CPU.
@@ -53,13 +56,13 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
     Args:
       x: array(s) of any shape; bool is summed as int32.
       axis_name: a mapped axis name or a tuple of them; ints are positional axes, summed on the spot.
-      axis_index_groups: lists of axis indices of equal size that cover the axis; each list is summed on its own.
+      axis_index_groups: lists of axis indices that cover the axis; each list is summed on its own.
 
     Returns:
       Array(s) of x's shape (less the positional axes).
 
     Raises:
-      ArgumentError: groups that are unequal, overlap or do not cover the axis.
+      ArgumentError: groups that overlap or do not cover the axis.
       AxisError: the axis is not mapped here.
     """
     names, positions = _axes(axis_name, axis_index_groups)
@@ -69,7 +72,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
     if names and not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         group = _group(names, axis_index_groups)
         group.resolved  # noqa: B018  (raises for an unmapped axis)
-        return jax.tree.map(lambda leaf: _times(leaf, group.size, positions), x)
+        return jax.tree.map(lambda leaf: _times(leaf, group.size_here, positions), x)
     if any(set(names) & unreduced(leaf) for leaf in leaves if isinstance(leaf, jax.core.Tracer)):
         return _lax.psum(x, axis_name, axis_index_groups=axis_index_groups)
     return _reduce(x, "sum", names, positions, axis_index_groups)
@@ -198,9 +201,10 @@ def _reduce_positions(leaf: Any, op: str, positions: tuple[int, ...]) -> jax.Arr
     return (jnp.max if op == "max" else jnp.min)(array, axes)
 
 
-def _times(leaf: Any, size: int, positions: tuple[int, ...]) -> Any:
+def _times(leaf: Any, size: int | jax.Array, positions: tuple[int, ...]) -> Any:
     """The sum of a constant over size ranks, without communication: a Python number stays one."""
-    if isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool) and not positions:
+    python = isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool)
+    if python and isinstance(size, int) and not positions:
         return type(leaf)(size) * leaf
     array = _reduce_positions(leaf, "sum", positions) if positions else as_array(leaf)
     if array.dtype == jnp.bool_:

@@ -69,7 +69,7 @@ class Pairs:
 Pattern = Shift | Xor | Pairs
 
 
-def checked_pairs(pairs: Iterable[Sequence[int]], p: int) -> tuple[Pair, ...]:
+def checked_pairs(pairs: Iterable[Sequence[int]], p: int, where: str = "this communicator") -> tuple[Pair, ...]:
     """The pairs as a tuple, once sources and destinations are known to be unique and inside ``range(p)``."""
     result: list[Pair] = []
     sources: dict[int, Pair] = {}
@@ -85,7 +85,7 @@ def checked_pairs(pairs: Iterable[Sequence[int]], p: int) -> tuple[Pair, ...]:
         for name, rank, seen in (("source", pair[0], sources), ("destination", pair[1], destinations)):
             if not 0 <= rank < p:
                 raise ArgumentError(
-                    f"pair {shown(pair)}: the {name} {shown(rank)} is not a rank of this communicator; "
+                    f"pair {shown(pair)}: the {name} {shown(rank)} is not a rank of {where}; "
                     f"expected 0 to {p - 1} (ranks are counted inside the communicator)"
                 )
             if rank in seen:
@@ -109,15 +109,21 @@ def _as_pair(given: object) -> Pair:
 
 
 class Layout:
-    """A partition of the n indices of an axis into communicators of p ranks each.
+    """Disjoint communicators of p ranks each, on an axis of n indices.
 
-    ``members[c, r]`` is the axis index of rank r of communicator c, shape [communicators, p].
+    ``members[c, r]`` is the axis index of rank r of communicator c, shape [communicators, p]. A *partial* layout leaves
+    indices out: they run the same program, but take part in no message, and what they compute means nothing.
+
+    Attributes:
+      members: the axis indices of all ranks.
+      n: indices of the axis.
     """
 
-    def __init__(self, members: np.ndarray):
+    def __init__(self, members: np.ndarray, n: int | None = None):
         self.members = np.array(members, dtype=np.int32, order="C")
         self.members.flags.writeable = False  # layouts are cached
-        self._key = (self.members.shape, self.members.tobytes())
+        self.n = int(self.members.size) if n is None else n
+        self._key = (self.n, self.members.shape, self.members.tobytes())
         self._hash = hash(self._key)
 
     @property
@@ -126,14 +132,14 @@ class Layout:
         return int(self.members.shape[1])
 
     @property
-    def n(self) -> int:
-        """Indices of the axis."""
-        return int(self.members.size)
+    def covers(self) -> bool:
+        """True if every index of the axis is in a communicator."""
+        return self.members.size == self.n
 
     @property
     def is_whole(self) -> bool:
         """True if one communicator holds every index (in any order): only then are results replicated."""
-        return self.members.shape[0] == 1
+        return self.members.shape[0] == 1 and self.covers
 
     @cached_property
     def is_identity(self) -> bool:
@@ -142,9 +148,16 @@ class Layout:
 
     @cached_property
     def ranks(self) -> np.ndarray:
-        """Rank inside its communicator of each axis index, shape [n]."""
-        table = np.empty(self.n, np.int32)
+        """Rank inside its communicator of each axis index, shape [n]; 0 for those that are in none."""
+        table = np.zeros(self.n, np.int32)
         table[self.members] = np.arange(self.p, dtype=np.int32)
+        return table
+
+    @cached_property
+    def positions(self) -> np.ndarray:
+        """Where each axis index stands in ``members``, flattened, shape [n]; -1 for those that are in none."""
+        table = np.full(self.n, -1, np.int32)
+        table[self.members.reshape(-1)] = np.arange(self.members.size, dtype=np.int32)
         return table
 
     @cached_property
@@ -159,11 +172,11 @@ class Layout:
 
     def rotated(self, root: int) -> Layout:
         """The same communicators with rank ``root`` counted as rank 0."""
-        return Layout(np.roll(self.members, -root, axis=1))
+        return Layout(np.roll(self.members, -root, axis=1), self.n)
 
     def regrouped(self, members: np.ndarray) -> Layout:
-        """Communicators inside these communicators: ``members`` [c, q] holds ranks in ``range(p)``."""
-        return Layout(self.members[:, members].reshape(-1, members.shape[1]))
+        """Communicators inside these communicators: ``members`` [c, q] holds ranks, none of them twice."""
+        return Layout(self.members[:, members].reshape(-1, members.shape[1]), self.n)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Layout) and self._key == other._key)
@@ -181,27 +194,3 @@ class Layout:
 def whole(n: int) -> Layout:
     """One communicator of all n indices, in order."""
     return Layout(np.arange(n)[None])
-
-
-@lru_cache(maxsize=256)
-def listed(groups: tuple[tuple[int, ...], ...]) -> Layout:
-    """Communicators given as lists of axis indices; they must cover 0..n-1 exactly once, and be of equal size."""
-    sizes = {len(group) for group in groups}
-    if not groups or 0 in sizes:
-        raise ArgumentError(f"groups={shown(groups)}: expected at least one group, none of them empty")
-    if len(sizes) > 1:
-        raise ArgumentError(
-            f"groups of unequal sizes {sorted(sizes)}: expected every group to have the same number of ranks"
-        )
-    n = sum(len(group) for group in groups)
-    seen: set[int] = set()
-    for group in groups:
-        for rank in group:
-            if not 0 <= rank < n:
-                raise ArgumentError(
-                    f"rank {shown(rank)} in groups is out of range; {n} ranks are listed, expected 0 to {n - 1}"
-                )
-            if rank in seen:
-                raise ArgumentError(f"rank {rank} stands twice in groups; every rank belongs to exactly one group")
-            seen.add(rank)
-    return Layout(np.array(groups))

@@ -27,6 +27,9 @@ VARIABLE = {
 }
 """The operators whose blocks differ in size, and the operator whose kernels run them."""
 
+SHAPE_KEEPING = ("all_reduce", "broadcast", "reduce")
+"""Those whose arrays have the same shape whatever the number of ranks."""
+
 REDUCING = ("all_reduce", "reduce_scatter", "reduce", "reduce_scatter_v")
 """Those that combine the ranks' arrays."""
 
@@ -69,6 +72,8 @@ class Algorithm:
       over: sizes of the tiers, level 0 first → the same algorithm, its formulas for a group with those tiers. For one
         that works over all tiers at once (its kernels see them as ``group.level(0)`` and ``group.above()``); None for
         one to which all ranks are alike. The record itself is that for one flat server.
+      over_servers: ranks of each server, which need not be equal, in rank order → the same algorithm for those servers.
+        For one with ``over`` that can also do that; None for one whose servers have to be alike.
       regimes: bytes of one rank's message above which the kernels work in another way, if they tell sizes apart:
         ``hccljax.verify`` proves a message beyond each of them.
     """
@@ -88,6 +93,7 @@ class Algorithm:
     rooted: bool = False
     order: str = ""
     over: Callable[[tuple[int, ...]], Algorithm] | None = None
+    over_servers: Callable[[tuple[int, ...]], Algorithm] | None = None
     regimes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -211,11 +217,12 @@ def _alone(operator: str, x: jax.Array) -> jax.Array:
     return x[None] if operator in ("all_gather", "gather") else x
 
 
-def unsupported(algorithm: Algorithm, operator: str) -> UnsupportedError:
-    """The error for an operator that an algorithm does not have."""
-    able = [name for name, other in _REGISTRY.items() if other.supports(operator)]
+def unsupported(algorithm: Algorithm, operator: str, why: str | None = None) -> UnsupportedError:
+    """The error for an operator that an algorithm does not have, or why it cannot be had here."""
+    able = [name for name, other in _REGISTRY.items() if other.supports(operator) and name != algorithm.name]
+    why = why or f"has no {operator}"
     return UnsupportedError(
-        f"algorithm {algorithm.name!r} has no {operator}; expected one of {', '.join(able)}, or no algorithm= at all"
+        f"algorithm {algorithm.name!r} {why}; expected one of {', '.join(able)}, or no algorithm= at all"
     )
 
 

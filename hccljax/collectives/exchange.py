@@ -19,6 +19,7 @@ from hccljax.algorithm import Algorithm
 from hccljax.algorithm.blocks import look_up
 from hccljax.algorithm.pairwise import all_to_all_vc as exchange_by_pairs
 from hccljax.algorithm.pairwise import pairwise
+from hccljax.collectives.classes import one_size
 from hccljax.collectives.counts import (
     checked_capacity,
     checked_matrix,
@@ -95,7 +96,7 @@ def all_to_all_v(
     Array([[1, 3],
            [2, 0]], dtype=int32)
     """
-    this = request(axis_name, algorithm, topology, "_v")
+    this = one_size(request(axis_name, algorithm, topology, "_v"), "all_to_all_v")
     p = this.group.size
     wanted = run_time_counts(send_counts, p, "send_counts")
     starts = None if send_offsets is None else run_time_counts(send_offsets, p, "send_offsets")
@@ -205,7 +206,7 @@ def all_to_all_vc(
     Array([[1, 4],
            [2, 3]], dtype=int32)
     """
-    this = request(axis_name, algorithm, topology, "_vc")
+    this = one_size(request(axis_name, algorithm, topology, "_vc"), "all_to_all_vc")
     checked = checked_matrix(matrix, this.group.size)
     room = max(map(sum, checked))
 

@@ -70,9 +70,10 @@ def checked_root(root: int, group: Group) -> int:
     try:
         number = operator.index(root)
     except TypeError:
-        raise ArgumentError(f"root={shown(root)}: expected a static int, 0 to {group.size - 1}") from None
-    if not 0 <= number < group.size:
-        raise ArgumentError(f"root={shown(number)} is not a rank of this communicator; expected 0 to {group.size - 1}")
+        raise ArgumentError(f"root={shown(root)}: expected a static int, 0 to {group.smallest - 1}") from None
+    if not 0 <= number < group.smallest:
+        where = "this communicator" if len(group.classes) == 1 else "every communicator of this group"
+        raise ArgumentError(f"root={shown(number)} is not a rank of {where}; expected 0 to {group.smallest - 1}")
     return number
 
 

@@ -9,6 +9,7 @@ from jax import lax
 
 from hccljax.algorithm import Algorithm
 from hccljax.algorithm.native import by_xla, native
+from hccljax.collectives.classes import by_class, one_size
 from hccljax.collectives.leaf import canonical_axis, checked_root, from_blocks, map_leaves, moving, to_blocks
 from hccljax.collectives.prepare import Request, request
 from hccljax.collectives.typed import linear
@@ -51,7 +52,7 @@ def all_gather(
     >>> jax.vmap(lambda x: hccljax.all_gather(x, "rank"), axis_name="rank", out_axes=None)(jnp.arange(3))
     Array([0, 1, 2], dtype=int32)
     """
-    this = checked_to(to, request(axis_name, algorithm, topology))
+    this = checked_to(to, one_size(request(axis_name, algorithm, topology), "all_gather"))
 
     def leaf(x: jax.Array) -> jax.Array:
         position = canonical_axis(axis, x.ndim if tiled else x.ndim + 1, "axis")
@@ -92,7 +93,7 @@ def broadcast(
     Args:
       x: array(s) of any shape and dtype, PRNG keys included; only the root's values matter.
       axis_name: a mapped axis name, a tuple of them, or a Group.
-      root: the rank whose array is sent, a static int.
+      root: the rank whose array is sent, a static int; it has to exist in every communicator of a Group.
       algorithm: as for ``all_gather``.
       topology: as for ``all_gather``.
 
@@ -110,7 +111,11 @@ def broadcast(
     """
     this = request(axis_name, algorithm, topology)
     root = checked_root(root, this.group)
-    return map_leaves(moving(lambda x: linear(x, this.run("broadcast", x, root=root))), x)
+
+    def of_one_size(x: jax.Array, this: Request) -> jax.Array:
+        return linear(x, this.run("broadcast", x, root=root))
+
+    return map_leaves(moving(lambda x: by_class(of_one_size, x, this)), x)
 
 
 def scatter(
@@ -147,7 +152,7 @@ def scatter(
     >>> jax.vmap(lambda x: hccljax.scatter(x, "rank"), axis_name="rank")(jnp.arange(4).reshape(2, 2))
     Array([0, 1], dtype=int32)
     """
-    this = request(axis_name, algorithm, topology)
+    this = one_size(request(axis_name, algorithm, topology), "scatter")
     root = checked_root(root, this.group)
 
     def leaf(x: jax.Array) -> jax.Array:
@@ -196,7 +201,7 @@ def gather(
     Array([[5, 6],
            [0, 0]], dtype=int32)
     """
-    this = request(axis_name, algorithm, topology)
+    this = one_size(request(axis_name, algorithm, topology), "gather")
     root = checked_root(root, this.group)
 
     def leaf(x: jax.Array) -> jax.Array:
@@ -245,7 +250,7 @@ def all_to_all(
     Array([[0, 2],
            [1, 3]], dtype=int32)
     """
-    this = request(axis_name, algorithm, topology)
+    this = one_size(request(axis_name, algorithm, topology), "all_to_all")
 
     def leaf(x: jax.Array) -> jax.Array:
         split = canonical_axis(split_axis, x.ndim, "split_axis")

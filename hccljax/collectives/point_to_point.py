@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from hccljax.algorithm.tree import tree
+from hccljax.collectives.classes import by_class
 from hccljax.collectives.leaf import map_leaves, moving
-from hccljax.collectives.prepare import request
+from hccljax.collectives.prepare import Request, request
 from hccljax.collectives.sharded import sharded_alike
 from hccljax.collectives.typed import Run
 from hccljax.errors import ArgumentError, shown
 from hccljax.group import AxisName, Group, as_group
-from hccljax.layout import Pairs, checked_pairs
+from hccljax.layout import Pairs
 from hccljax.primitives.call import Direction, linear_call
 from hccljax.primitives.replication import vary
 from hccljax.reduction import reduction
@@ -42,7 +43,7 @@ def send_recv(x: Arrays, axis_name: AxisName | Group, pairs: PairList) -> Any:
     Args:
       x: array(s) of any shape and dtype.
       axis_name: a mapped axis name, a tuple of them (numbered in the order given, unlike ``lax.ppermute``, which
-        follows the mesh), or a Group, whose communicators all use the same pairs.
+        follows the mesh), or a Group, whose communicators all use the same pairs: the ranks exist in every one.
       pairs: (source, destination) ranks; every rank is the source of one pair at most, and the destination of one.
 
     Returns:
@@ -58,7 +59,7 @@ def send_recv(x: Arrays, axis_name: AxisName | Group, pairs: PairList) -> Any:
     Array([0, 5], dtype=int32)
     """
     group = as_group(axis_name)
-    pattern = Pairs(checked_pairs(pairs, group.size))
+    pattern = group.checked_pairs(pairs)
     there, back = _Send(group, pattern), _Send(group, pattern.inverse())
 
     def leaf(x: jax.Array) -> jax.Array:
@@ -141,9 +142,9 @@ def barrier(x: Arrays, axis_name: AxisName | Group) -> Any:
     """
     this = request(axis_name, None, None)
 
-    def leaf(x: jax.Array) -> jax.Array:
+    def of_one_size(x: jax.Array, this: Request) -> jax.Array:
         wait = Direction(_Wait(Run("all_reduce", tree, this.group, reduction("max"))), this.group.axes)
         varied = vary(x, this.group.axes)
         return sharded_alike(lambda x: linear_call(x, wait, wait, "barrier"), varied, "barrier")
 
-    return map_leaves(moving(leaf), x)
+    return map_leaves(moving(lambda x: by_class(of_one_size, x, this)), x)

@@ -54,6 +54,7 @@ class Request:
             tiers,
             settings=settings,
             accumulate_dtype=accumulate_dtype,
+            leaves_out=not self.group.covers,
         )
         announce(decision, settings)
         group = self.group if decision.tiers is None else self.group.with_levels(decision.tiers)
@@ -80,11 +81,12 @@ def warn_if_invariant(x: jax.Array, group: Group, op: str) -> None:
     checked = checked_axes(group.axes)
     if op in ("max", "min") or not checked or set(checked) & varying(x):
         return
+    ranks = " or ".join(str(one.size) for one in group.classes)
     means = {
         "mean": "the mean is that operand itself, as in jax.lax. If it is a gradient, jax.grad has summed it already, "
-        f"and it is {group.size} times the mean"
+        f"and it is {ranks} times the mean"
     }
-    counts = f"the result counts it {group.size} times, as jax.lax does. If it is a gradient, jax.grad has inserted "
+    counts = f"the result counts it {ranks} times, as jax.lax does. If it is a gradient, jax.grad has inserted "
     warnings.warn(
         f"all_reduce(op={op!r}) of an operand that is already the same on every rank of {group.axis_name!r}: "
         f"{means.get(op, counts + 'the sum already')}: pass the parameters through "

@@ -9,6 +9,7 @@ import jax
 
 from hccljax.algorithm import Algorithm
 from hccljax.algorithm.native import native, psum_scatter
+from hccljax.collectives.classes import by_class, one_size
 from hccljax.collectives.leaf import canonical_axis, checked_root, map_leaves, to_blocks
 from hccljax.collectives.prepare import Request, request, warn_if_invariant
 from hccljax.collectives.typed import Run, extremum, linear, product
@@ -37,7 +38,7 @@ def all_reduce(
       op: ``"sum"``, ``"prod"``, ``"max"``, ``"min"`` or ``"mean"`` (integers give floats).
       algorithm: a name of ``hccljax.algorithms()``, an HCCL_ALGO text such as ``"level0:ring;level1:tree"``, or an
         Algorithm; None leaves it to HCCL_ALGO and the default policy. ``hccljax.explain`` says what runs.
-      topology: the tiers for a hierarchy, such as ``"4x8"`` for 4 servers of 8 ranks.
+      topology: the tiers for a hierarchy, such as ``"4x8"`` for 4 servers of 8 ranks, or ``"5+3"`` for unequal servers.
       accumulate_dtype: add in this wider dtype and round once to x's dtype. The wire carries x's dtype: a mesh exchange
         brings every contribution to the owner of its block, and ``algorithm`` gathers the sums.
 
@@ -76,10 +77,14 @@ def reduced(
         if warns:
             warn_if_invariant(x, this.group, op)
         wide = accumulated_in(accumulate_dtype, x, op)
-        run = this.run("all_reduce", x, op, accumulate_dtype=wide)
-        if run.algorithm is native:
-            return _mean(native.all_reduce(x, run.group, run.op), op, run)  # type: ignore[misc]
-        return _typed(x, run, op, wide)
+
+        def of_one_size(x: jax.Array, this: Request) -> jax.Array:
+            run = this.run("all_reduce", x, op, accumulate_dtype=wide)
+            if run.algorithm is native:
+                return _mean(native.all_reduce(x, run.group, run.op), op, run)  # type: ignore[misc]
+            return _typed(x, run, op, wide)
+
+        return by_class(of_one_size, x, this)
 
     return map_leaves(leaf, x)
 
@@ -119,7 +124,7 @@ def reduce_scatter(
     >>> jax.vmap(lambda x: hccljax.reduce_scatter(x, "rank"), axis_name="rank")(jnp.arange(4.0).reshape(2, 2))
     Array([2., 4.], dtype=float32)
     """
-    this = request(axis_name, algorithm, topology)
+    this = one_size(request(axis_name, algorithm, topology), "reduce_scatter")
 
     def leaf(x: jax.Array) -> jax.Array:
         dimension = canonical_axis(scatter_dimension, x.ndim, "scatter_dimension")
@@ -155,7 +160,7 @@ def reduce(
       x: array(s) of any shape.
       axis_name: a mapped axis name, a tuple of them, or a Group.
       op: ``"sum"``, ``"prod"``, ``"max"``, ``"min"`` or ``"mean"``.
-      root: the rank that gets the result, a static int.
+      root: the rank that gets the result, a static int; it has to exist in every communicator of a Group.
       algorithm: as for ``all_reduce``.
       topology: as for ``all_reduce``.
       accumulate_dtype: as for ``all_reduce``.
@@ -178,7 +183,11 @@ def reduce(
     def leaf(x: jax.Array) -> jax.Array:
         x = reducible(x, op)
         wide = accumulated_in(accumulate_dtype, x, op)
-        return _typed(x, this.run("reduce", x, op, root, accumulate_dtype=wide), op, wide)
+
+        def of_one_size(x: jax.Array, this: Request) -> jax.Array:
+            return _typed(x, this.run("reduce", x, op, root, accumulate_dtype=wide), op, wide)
+
+        return by_class(of_one_size, x, this)
 
     return map_leaves(leaf, x)
 

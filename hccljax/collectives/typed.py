@@ -28,7 +28,7 @@ from hccljax.primitives.replication import invariant, vary
 from hccljax.primitives.weak import weakly
 from hccljax.reduction import MEAN, Reduction, reduction
 from hccljax.selection.notice import warn
-from hccljax.selection.substitute import substituted
+from hccljax.selection.substitute import lacking, substituted
 
 TRANSPOSED = {
     "all_reduce": "all_reduce",
@@ -45,7 +45,9 @@ REPLICATED = ("all_reduce", "broadcast", "all_gather")
 
 def able(algorithm: Algorithm, operator: str, asked: bool) -> Algorithm:
     """The algorithm if it has what a derivative needs, else its substitute, said aloud if somebody asked for it."""
-    record, fallback = substituted(operator, algorithm, lambda one: one.supports(operator))
+    record, fallback = substituted(
+        operator, algorithm, lambda one: None if one.supports(operator) else lacking(operator)
+    )
     if fallback and asked:
         warn(f"{operator}, for a derivative: {fallback}")
     return record

@@ -13,6 +13,7 @@ import jax
 from jax import lax
 
 from hccljax.algorithm import Algorithm
+from hccljax.collectives.classes import one_size
 from hccljax.collectives.counts import checked_counts
 from hccljax.collectives.leaf import canonical_axis, map_leaves, moving
 from hccljax.collectives.movement import checked_to, gathered
@@ -63,7 +64,7 @@ def all_gather_v(
     >>> jax.vmap(lambda x: hccljax.all_gather_v(x, "rank", (2, 1)), axis_name="rank", out_axes=None)(rows)
     Array([1, 2, 3], dtype=int32)
     """
-    this = checked_to(to, request(axis_name, algorithm, topology, "_v"))
+    this = checked_to(to, one_size(request(axis_name, algorithm, topology, "_v"), "all_gather_v"))
     counts = checked_counts(counts, this.group.size)
     most = max(counts)
 
@@ -130,7 +131,7 @@ def reduce_scatter_v(
     Array([[11, 22],
            [33,  0]], dtype=int32)
     """
-    this = request(axis_name, algorithm, topology, "_v")
+    this = one_size(request(axis_name, algorithm, topology, "_v"), "reduce_scatter_v")
     counts = checked_counts(counts, this.group.size)
     most, starts = max(counts), (0, *accumulate(counts))
 

@@ -1,7 +1,8 @@
 """The full-mesh primitives: every rank talks to every other at once (one all-to-all, one all-gather).
 
 They lower to ``lax.all_to_all`` and ``lax.all_gather``, and add what those lack: groups under vmap, groups in a
-checked shard_map, tuples of axes of which some are mapped by vmap.
+checked shard_map, tuples of axes of which some are mapped by vmap. XLA's groups have to cover the axis: where a layout
+leaves ranks out, the same blocks travel by p - 1 permutes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jax import lax
 
 from hccljax.layout import Layout, Shift, whole
 from hccljax.primitives import compat
-from hccljax.primitives.permute import permute, rank_in, rows
+from hccljax.primitives.permute import permute, rank_in, received_rows, rows
 
 
 def exchange(blocks: jax.Array, *, axes: tuple[str, ...], layout: Layout) -> jax.Array:
@@ -33,10 +34,14 @@ def _groups(layout: Layout) -> Any:
 
 
 def _exchange(x: jax.Array, *, axes: tuple[str, ...], layout: Layout) -> jax.Array:
+    if not layout.covers:
+        return _exchange_by_permutes(x, axes=axes, layout=layout)
     return lax.all_to_all(x, axes, 0, 0, axis_index_groups=_groups(layout))
 
 
 def _gather(x: jax.Array, *, axes: tuple[str, ...], layout: Layout) -> jax.Array:
+    if not layout.covers:
+        return _gather_by_permutes(x, axes=axes, layout=layout)
     return lax.all_gather(x, axes, axis_index_groups=_groups(layout))
 
 
@@ -103,9 +108,8 @@ def _batch_gather(name: Any, size: int, args: Any, dims: Any, *, axes: Any, layo
 
 
 def _by_member(values: jax.Array, layout: Layout) -> jax.Array:
-    """values [communicators, p, …] in members order → [n, …] in axis order."""
-    flat = values.reshape(layout.n, *values.shape[2:])
-    return flat[np.argsort(layout.members.reshape(-1))]
+    """values [communicators, p, …] in members order → [n, …] in axis order, zeros for those in no communicator."""
+    return received_rows(values.reshape(-1, *values.shape[2:]), layout.positions)
 
 
 def _sizes_around(axes: tuple[str, ...], position: int) -> tuple[int, int]:

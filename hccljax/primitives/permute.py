@@ -14,16 +14,17 @@ import numpy as np
 from jax import lax
 
 from hccljax.layout import Layout, Pair, Pairs, Pattern, Shift, whole
+from hccljax.partition import Uneven
 from hccljax.primitives import compat
 from hccljax.primitives.replication import axis_index
 
 
-def permute(x: jax.Array, *, axes: tuple[str, ...], layout: Layout, pattern: Pattern, label: str) -> jax.Array:
+def permute(x: jax.Array, *, axes: tuple[str, ...], layout: Layout | Uneven, pattern: Pattern, label: str) -> jax.Array:
     """Sends x along pattern inside every communicator of layout at once; who receives nothing gets zeros."""
     return permute_p.bind(x, axes=axes, layout=layout, pattern=pattern, label=label)
 
 
-def axis_pairs(axes: tuple[str, ...], layout: Layout, pattern: Pattern) -> tuple[tuple[str, ...], list[Pair]]:
+def axis_pairs(axes: tuple[str, ...], layout: Layout | Uneven, pattern: Pattern) -> tuple[tuple[str, ...], list[Pair]]:
     """(axes in mesh order, pairs numbered in that order): what ``lax.ppermute`` needs."""
     pairs = layout.expand(pattern)
     ordered = compat.mesh_order(axes)
@@ -42,13 +43,15 @@ def flat_index(axes: tuple[str, ...]) -> jax.Array:
     return index
 
 
-def rank_in(axes: tuple[str, ...], layout: Layout) -> jax.Array:
+def rank_in(axes: tuple[str, ...], layout: Layout | Uneven) -> jax.Array:
     """This device's rank inside its communicator: int32 scalar."""
     index = flat_index(axes)
     return index if layout.is_identity else jnp.asarray(layout.ranks)[index]
 
 
-def _implementation(x: jax.Array, *, axes: tuple[str, ...], layout: Layout, pattern: Pattern, label: str) -> jax.Array:
+def _implementation(
+    x: jax.Array, *, axes: tuple[str, ...], layout: Layout | Uneven, pattern: Pattern, label: str
+) -> jax.Array:
     ordered, pairs = axis_pairs(axes, layout, pattern)
     with jax.named_scope(label):
         return lax.ppermute(x, ordered, pairs)
@@ -63,7 +66,7 @@ def _transpose(cotangent: Any, x: Any, *, axes: Any, layout: Any, pattern: Patte
 
 
 def _batch(
-    name: Any, size: int, args: Any, dims: Any, *, axes: Any, layout: Layout, pattern: Pattern, label: str
+    name: Any, size: int, args: Any, dims: Any, *, axes: Any, layout: Layout | Uneven, pattern: Pattern, label: str
 ) -> Any:
     (x,), (dim,) = args, dims
     if name not in axes:
@@ -95,7 +98,9 @@ def received_rows(x: jax.Array, source: np.ndarray) -> jax.Array:
     return lax.select(mask, taken, lax.full_like(taken, 0))
 
 
-def _decomposed(x: jax.Array, axes: Any, position: int, layout: Layout, pattern: Pattern, label: str) -> jax.Array:
+def _decomposed(
+    x: jax.Array, axes: Any, position: int, layout: Layout | Uneven, pattern: Pattern, label: str
+) -> jax.Array:
     """One axis of several is mapped by this vmap: rows move locally, the rest travels over the remaining axes.
 
     Rows whose remaining-axes pairs agree travel together in one permute.

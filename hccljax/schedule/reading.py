@@ -8,7 +8,9 @@ from typing import Any
 import jax
 from jax.extend.core import JaxprEqn
 
-from hccljax.layout import Layout, Pairs, Pattern, Shift, checked_pairs, listed, whole
+from hccljax.errors import ArgumentError, shown
+from hccljax.layout import Layout, Pairs, Pattern, Shift, checked_pairs, whole
+from hccljax.partition import listed
 from hccljax.schedule.event import Event
 from hccljax.schedule.liveness import shaped, short_name
 from hccljax.schedule.ranks import Ranks
@@ -68,7 +70,14 @@ def _layout(parameters: Mapping[str, Any], n: int) -> Layout:
         layout: Layout = parameters["layout"]
         return layout
     groups = parameters.get("axis_index_groups")
-    return whole(n) if groups is None else listed(tuple(tuple(group) for group in groups))
+    if groups is None:
+        return whole(n)
+    partition = listed(tuple(tuple(group) for group in groups))
+    if not isinstance(partition, Layout):
+        raise ArgumentError(
+            f"axis_index_groups={shown(groups)}: expected groups of one size; in others only permutes are counted"
+        )
+    return partition
 
 
 def _recognised(pairs: Any, n: int) -> Pattern:

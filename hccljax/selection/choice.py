@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import hccljax.selection.ranks as ranks
 from hccljax.algorithm import Algorithm, base, hierarchy, registered
 from hccljax.algorithm.base import REDUCING, VARIABLE
 from hccljax.algorithm.hierarchical import passed_up, serves
+from hccljax.algorithm.native import native
 from hccljax.errors import ArgumentError, SettingError, shown
 from hccljax.selection.accumulation import accumulated
 from hccljax.selection.buffer import in_slices
 from hccljax.selection.decision import Decision
 from hccljax.selection.grammar import Levels, nearest, parse_algo
 from hccljax.selection.settings import Settings
-from hccljax.selection.substitute import substituted
+from hccljax.selection.substitute import ALIASES, lacking, substituted
 from hccljax.topology import Topology
 
 POLICY = "policy ranks"
+COVERING = "runs in communicators of one size only"
+ALONE = "works on all levels together and runs on none beside another algorithm"
+UNEQUAL = "needs servers of one size"
 LONGEST = 40  # characters of a word that could be the slip of a known one
 
 
@@ -37,6 +42,7 @@ def choose(
     *,
     settings: Settings | None = None,
     accumulate_dtype: str | None = None,
+    leaves_out: bool = False,
 ) -> Decision:
     """The Decision for one operator on p ranks; it is said aloud where something runs (``announce``).
 
@@ -48,6 +54,7 @@ def choose(
       topology: the tiers, for hierarchies.
       settings: the environment; None reads it now.
       accumulate_dtype: the dtype in which contributions are to be added, by name; None is the message's own.
+      leaves_out: True if the group leaves ranks of the axis out, which XLA's own collectives cannot do.
 
     Raises:
       ArgumentError: an unknown algorithm, or a topology of another size.
@@ -62,7 +69,7 @@ def choose(
         wanted, asked_by = (settings.algo, "HCCL_ALGO") if settings.algo else (None, POLICY)
     if topology is not None and topology.ranks != p:
         raise ArgumentError(f"topology {topology} has {topology.ranks} ranks, but the group has {p}; expected {p}")
-    decision = _Case(operator, nbytes, p, topology).decide(wanted, asked_by)
+    decision = _Case(operator, nbytes, p, topology, leaves_out).decide(wanted, asked_by)
     if accumulate_dtype is not None or (settings.deterministic == "strict" and operator in REDUCING):
         decision = accumulated(decision, accumulate_dtype)
     if nbytes > settings.buffer and p > 1:
@@ -81,15 +88,20 @@ def algorithms() -> tuple[str, ...]:
 class _Case:
     """One operator, message size, group size and topology, for which a Decision is to be made."""
 
-    def __init__(self, operator: str, nbytes: int, p: int, topology: Topology | None):
+    def __init__(self, operator: str, nbytes: int, p: int, topology: Topology | None, leaves_out: bool):
         # A V form runs the kernels of the operator that it is a form of; only the Decision has its name.
         self.name, self.operator = operator, VARIABLE.get(operator, operator)
-        self.nbytes, self.p, self.topology = nbytes, p, topology
+        self.nbytes, self.p, self.topology, self.leaves_out = nbytes, p, topology, leaves_out
 
     @property
     def tiers(self) -> tuple[int, ...]:
         """Members of each level: those of the topology, else those to assume."""
         return self.topology.sizes if self.topology else ranks.servers(self.p)
+
+    @property
+    def _uneven(self) -> bool:
+        """True if servers differ in size."""
+        return self.topology is not None and self.topology.servers is not None
 
     def decide(self, wanted: object, asked_by: str) -> Decision:
         """The Decision for what was asked for, None being nothing."""
@@ -104,6 +116,8 @@ class _Case:
             return self._by_policy()
         if levels.every_level and levels.names[0] != "hierarchical":
             return self._flat(self._sized(levels.names[0]), said, f"names {levels.names[0]!r}", asked_by)
+        if self._uneven and self.p > 1:
+            return self._by_unequal_servers(levels, said, asked_by)
         decision = self._by_levels(levels, said, asked_by)
         idle = self._idle(levels) if asked_by != "HCCL_ALGO" else None
         if idle is None:
@@ -112,17 +126,34 @@ class _Case:
 
     def _by_policy(self) -> Decision:
         """The Decision where nobody asked for anything."""
+        if self._uneven and self.p > ranks.MEDIUM and registered("AHC").supports(self.operator):
+            return self._flat("AHC", "", f"{self.name} of more than {ranks.MEDIUM} ranks is hierarchical", POLICY)
         if len(self.tiers) > 1 and self.p > ranks.MEDIUM and self.name != "all_to_all_vc":
             return self._tiered(None, "", POLICY)
         if self.name == "all_to_all_vc":
             return self._flat("pairwise", "only pairwise exchange sends every pair of ranks its own count", "", POLICY)
         return self._flat(*ranks.flat(self.operator, self.p, self.nbytes), "", POLICY)
 
+    def _by_unequal_servers(self, levels: Levels, said: str, asked_by: str) -> Decision:
+        """The Decision for a text that names levels, where servers differ in size: AHC is their hierarchy."""
+        spanning = _spanning(levels)
+        if spanning is not None:
+            return self._flat(spanning, said, f"names {spanning!r}, which works on all levels together", asked_by)
+        if registered("AHC").supports(self.operator):
+            name, reason = "AHC", "AHC is the hierarchy of servers of unequal size"
+        else:
+            name, reason = ranks.flat(self.operator, self.p, self.nbytes)
+        if levels.names[0] == "hierarchical" and name == "AHC":
+            return self._flat(name, said, f"chooses a hierarchy: {reason}", asked_by)
+        decision = self._flat(name, said, f"cannot be had: {reason}", asked_by)
+        lack = f"{str(levels)!r} needs servers of one size, and these have {self.topology} ranks"
+        return replace(decision, fallback=f"{lack}; {decision.algorithm!r} runs instead")
+
     def _by_levels(self, levels: Levels, said: str, asked_by: str) -> Decision:
         """The Decision for a text that names levels, or ``hierarchical``."""
         if len(self.tiers) > 1 and self.p > 1:
-            spanning = _spanning(levels, self.operator)
-            if spanning is not None:
+            spanning = _spanning(levels)
+            if spanning is not None and registered(spanning).supports(self.operator):
                 return self._flat(spanning, said, f"names {spanning!r}, which works on all levels together", asked_by)
             return self._tiered(levels, said, asked_by)
         name = levels.names[0]
@@ -153,10 +184,15 @@ class _Case:
     def _flat(self, wanted: str | Algorithm, said: str, how: str, asked_by: str) -> Decision:
         """One algorithm on all ranks, or its substitute."""
         strict = asked_by == "call"
-        record, fallback = substituted(self.operator, wanted, lambda one: one.supports(self.operator), strict)
+        record, fallback = substituted(self.operator, wanted, self._refuses, strict)
         reason = f"{said} {'cannot be had' if fallback else how}".strip()
         if record.over is None:
             return self._decision(record, reason, asked_by, fallback, None)
+        if self.topology is not None and self.topology.servers is not None and record.over_servers is not None:
+            servers = self.topology.servers
+            return replace(
+                self._decision(record.over_servers(servers), reason, asked_by, fallback, None), servers=servers
+            )
         reason += self._assumed if len(self.tiers) > 1 else ""
         return self._decision(record.over(self.tiers), reason, asked_by, fallback, self.tiers)
 
@@ -167,7 +203,7 @@ class _Case:
             top = k == len(tiers) - 1
             named = None if levels is None or levels.every_level else levels.at(k)
             name = ranks.tiered(self.operator, k, nbytes) if named is None else self._sized(named, nbytes)
-            record, fallback = substituted(self.operator, name, lambda one, top=top: serves(one, self.operator, top))  # type: ignore[misc]
+            record, fallback = substituted(self.operator, name, partial(self._refuses_tier, top))
             records.append(record)
             fallbacks += [f"level{k}: {fallback}"] if fallback else []
             nbytes = passed_up(record, self.operator, nbytes, size)
@@ -176,6 +212,20 @@ class _Case:
             reason = f"{self.operator} of more than {ranks.MEDIUM} ranks is hierarchical"
         reason += self._assumed
         return self._decision(hierarchy(tuple(records), tiers), reason, asked_by, "; ".join(fallbacks) or None, tiers)
+
+    def _refuses(self, one: Algorithm) -> str | None:
+        """Why an algorithm cannot run on all ranks; None if it can."""
+        if not one.supports(self.operator):
+            return lacking(self.operator)
+        if self._uneven and one.over is not None and one.over_servers is None:
+            return UNEQUAL
+        return COVERING if self.leaves_out and one is native else None
+
+    def _refuses_tier(self, top: bool, one: Algorithm) -> str | None:
+        """Why an algorithm cannot run on one tier (top: the outermost); None if it can."""
+        if serves(one, self.operator, top):
+            return COVERING if self.leaves_out and one is native else None
+        return ALONE if one.supports(self.operator) else lacking(self.operator)
 
     @property
     def _assumed(self) -> str:
@@ -201,15 +251,14 @@ class _Case:
         )
 
 
-def _spanning(levels: Levels, operator: str) -> str | None:
-    """The algorithm over all tiers that levels name and nothing beside it, if it has the operator.
+def _spanning(levels: Levels) -> str | None:
+    """The algorithm over all tiers that levels name and nothing beside it.
 
     HCCL writes its pipeline, which is inside the servers as much as between them, as ``level0:NA;level1:pipeline``.
     """
-    named = {name for name in levels.names if name is not None}
+    named = {ALIASES.get(name, name) for name in levels.names if name is not None}
     name = named.pop() if len(named) == 1 else None
-    record = registered(name) if name in base.algorithms() else None
-    return record.name if record is not None and record.over is not None and record.supports(operator) else None
+    return name if name in base.algorithms() and registered(name).over is not None else None
 
 
 def _levels(wanted: object, asked_by: str, operator: str) -> Levels | None:

@@ -24,6 +24,9 @@ class Decision:
         message that does not cut into even blocks.
       record: the Algorithm itself.
       tiers: members of each level that the algorithm uses, level 0 first; None for one flat server.
+      servers: ranks of each server, for an algorithm that uses servers of unequal size; None else.
+      classes: where the communicators of a group differ in size, one Decision for each size, the largest first (this
+        Decision is the first one's); else empty.
     """
 
     operator: str
@@ -37,9 +40,15 @@ class Decision:
     bytes_sent: int
     record: Algorithm = field(repr=False, compare=False)
     tiers: tuple[int, ...] | None = None
+    servers: tuple[int, ...] | None = None
+    classes: tuple[Decision, ...] = ()
 
     def __str__(self) -> str:
+        if self.classes:
+            return "\n".join(map(str, self.classes))
         tiers = "" if self.tiers is None else f" in tiers of {'x'.join(map(str, reversed(self.tiers)))}"
+        if self.servers is not None:
+            tiers = f" in servers of {'+'.join(map(str, self.servers))}"
         # Blocks are even for every dtype of up to 8 bytes; what else is padded depends on the algorithm.
         padding = "" if self.nbytes % (8 * self.ranks) == 0 else ", padding not counted"
         lines = [

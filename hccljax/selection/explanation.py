@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hccljax.algorithm import Algorithm
-from hccljax.algorithm.base import OPERATORS, REDUCING, VARIABLE
+from hccljax.algorithm.base import OPERATORS, REDUCING, SHAPE_KEEPING, VARIABLE
 from hccljax.errors import ArgumentError, shown
 from hccljax.group import Group
 from hccljax.reduction import as_dtype
@@ -32,16 +33,17 @@ def explain(
       nbytes: bytes of one rank's message: of the whole array for all_reduce, broadcast and reduce, of all p blocks for
         the others (a V form: p blocks as long as the longest).
       ranks_or_group: the number of ranks, or a Group (one with groups of its own, or inside shard_map or vmap).
-      topology: the tiers, such as ``"4x8"`` for 4 servers of 8 ranks.
+      topology: the tiers, such as ``"4x8"`` for 4 servers of 8 ranks, or ``"5+3"`` for servers of 5 and 3.
       algorithm: as the ``algorithm=`` of the collectives.
       accumulate_dtype: as that of all_reduce, reduce_scatter and reduce.
 
     Returns:
-      The Decision; ``print`` it for a text.
+      The Decision; ``print`` it for a text. For a Group of communicators of several sizes it is that of the largest,
+      and ``classes`` has one for each size: they run at the same time, each in its own communicators.
 
     Raises:
-      ArgumentError: an unknown operator or algorithm, ranks that are not a positive int, or an accumulate_dtype for an
-        operator that adds nothing up.
+      ArgumentError: an unknown operator or algorithm, ranks that are not a positive int, an operator that cannot run in
+        communicators of several sizes, or an accumulate_dtype for an operator that adds nothing up.
       DtypeError: accumulate_dtype is no dtype.
       SettingError: a malformed HCCL_ALGO.
 
@@ -51,17 +53,31 @@ def explain(
     known = (*OPERATORS, *VARIABLE)
     if operator not in known:
         raise ArgumentError(f"operator={shown(operator)}: expected one of {', '.join(known)}")
-    p = ranks_or_group.size if isinstance(ranks_or_group, Group) else ranks_or_group
-    for name, value, least in (("ranks", p, 1), ("nbytes", nbytes, 0)):
+    group = ranks_or_group if isinstance(ranks_or_group, Group) else None
+    sizes = (
+        (ranks_or_group,) if not isinstance(ranks_or_group, Group) else tuple(c.size for c in ranks_or_group.classes)
+    )
+    for name, value, least in (("ranks", sizes[0], 1), ("nbytes", nbytes, 0)):
         if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
             raise ArgumentError(f"{name}={shown(value)}: expected an int, {least} or more")
+    if len(sizes) > 1 and operator not in SHAPE_KEEPING:
+        raise ArgumentError(
+            f"{operator} over communicators of unequal size ({', '.join(map(str, sizes))} ranks): expected one of "
+            f"{', '.join(SHAPE_KEEPING)}, or communicators of one size"
+        )
     tiers = as_topology(topology)
-    if tiers is None and isinstance(ranks_or_group, Group):
-        tiers = ranks_or_group.topology
+    if tiers is None and group is not None:
+        tiers = group.topology
     wide = None if accumulate_dtype is None else _dtype_of_sums(operator, accumulate_dtype)
-    decision = choose(operator, nbytes.__index__(), p.__index__(), algorithm, tiers, accumulate_dtype=wide)
-    warn_of_fallback(decision)
-    return decision
+    decisions = []
+    for p in sizes:
+        leaves_out = len(sizes) > 1 or (group is not None and not group.covers)
+        one = choose(
+            operator, nbytes.__index__(), p.__index__(), algorithm, tiers, accumulate_dtype=wide, leaves_out=leaves_out
+        )
+        warn_of_fallback(one)
+        decisions.append(one)
+    return decisions[0] if len(sizes) == 1 else replace(decisions[0], classes=tuple(decisions))
 
 
 def _dtype_of_sums(operator: str, dtype: Any) -> str:

@@ -19,6 +19,7 @@ SUBSTITUTES = {
     "double_tree": ("tree", "H-D_R", "ring"),
     "double_ring": ("ring",),
     "star": ("mesh",),
+    "pipeline": ("AHC",),
 }
 """What runs instead of an algorithm that lacks the operator, in order; HCCL's rule, with hccljax's own words added."""
 
@@ -26,27 +27,34 @@ ANY = ("NHR", "H-D_R", "ring", "pairwise")
 """What runs instead of all others."""
 
 
+Refuses = Callable[[Algorithm], str | None]
+"""Why an algorithm cannot be had, as what follows its name in a sentence; None if it can."""
+
+
+def lacking(operator: str) -> str:
+    """Why an algorithm without the operator cannot be had."""
+    return f"has no {operator}"
+
+
 def substituted(
-    operator: str, wanted: str | Algorithm, able: Callable[[Algorithm], bool], strict: bool = True
+    operator: str, wanted: str | Algorithm, refuses: Refuses, strict: bool = True
 ) -> tuple[Algorithm, str | None]:
-    """(what is wanted, a record or the algorithm of a name; None) if able, else (its substitute, what happened).
+    """(what is wanted, a record or the algorithm of a name; None) if it can be had, else (its substitute, why).
 
     Raises:
-      UnsupportedError: ``native`` lacks the operator and strict: it stands for XLA's own code, and who asks one call
+      UnsupportedError: ``native`` cannot be had and strict: it stands for XLA's own code, and who asks one call
         for it wants nothing else. As a setting for all operators it gives way like any other.
       ArgumentError: no registered algorithm has the operator.
     """
     known = algorithms()
     name = wanted.name if isinstance(wanted, Algorithm) else ALIASES.get(wanted, wanted)
     record = wanted if isinstance(wanted, Algorithm) else registered(name) if name in known else None
-    if record is not None and able(record):
+    why = "is not part of this version" if record is None else refuses(record)
+    if record is not None and why is None:
         return record, None
     if name == "native" and strict:
-        raise unsupported(registered(name), operator)
-    lack = f"{name!r} has no {operator}" if record is not None else f"{name!r} is not part of this version"
-    if record is not None and record.supports(operator):
-        lack = f"{name!r} works on all levels together and runs on none beside another algorithm"
+        raise unsupported(registered(name), operator, why)
     for other in (*SUBSTITUTES.get(name, ()), *ANY):
-        if other in known and able(registered(other)):
-            return registered(other), f"{lack}; {other!r} runs instead"
-    raise ArgumentError(f"{lack}, and no other algorithm has it")
+        if other in known and refuses(registered(other)) is None:
+            return registered(other), f"{name!r} {why}; {other!r} runs instead"
+    raise ArgumentError(f"{name!r} {why}, and no other algorithm has it")

@@ -153,10 +153,19 @@ def test_gradients_stay_inside_the_groups_in_every_mode(on_ranks, mode):
         np.testing.assert_array_equal(found[np.array(members)], np.stack([expected] * 2))
 
 
-@pytest.mark.parametrize("groups", [[[0, 1], [2]], [[0, 1], [1, 2]], [[0, 1, 2], [3]], [[0, 1]], [[0, 5], [1, 2]]])
-def test_groups_that_are_no_partition_into_equal_parts_are_refused(groups):
+@pytest.mark.parametrize("groups", [[[0, 1], [2]], [[0, 1], [1, 2]], [[0, 1, 2], []], [[0, 1]], [[0, 5], [1, 2]]])
+def test_groups_that_are_no_partition_are_refused(groups):
     with pytest.raises(hccljax.ArgumentError):
         jax.vmap(lambda x: lax.psum(x, AXIS, axis_index_groups=groups), axis_name=AXIS)(X)
+
+
+@pytest.mark.parametrize("name", ["all_gather", "psum_scatter", "pswapaxes", "all_to_all"])
+def test_groups_of_unequal_size_are_refused_where_shapes_depend_on_them(name):
+    arguments = {"pswapaxes": (0,), "all_to_all": (0, 0)}.get(name, ())
+    with pytest.raises(hccljax.ArgumentError, match="communicators of 3 and 1 ranks"):
+        jax.vmap(lambda x: getattr(lax, name)(x, AXIS, *arguments, axis_index_groups=[[0, 1, 2], [3]]), axis_name=AXIS)(
+            X
+        )
 
 
 def test_pbroadcast_works_where_jax_has_none(on_ranks, mode):

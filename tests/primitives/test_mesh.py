@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from hccljax.layout import listed, whole
+from hccljax.layout import whole
+from hccljax.partition import listed
 from hccljax.primitives import mesh
 
 LAYOUTS = {

@@ -10,7 +10,8 @@ from jax.sharding import AxisType, PartitionSpec
 
 import hccljax
 from hccljax import ArgumentError, Group
-from hccljax.layout import Pairs, Shift, Xor, listed, whole
+from hccljax.layout import Pairs, Shift, Xor, whole
+from hccljax.partition import listed
 from hccljax.primitives.permute import permute
 
 GRID = np.arange(1, 2 * 4 * 3 + 1, dtype=np.int32).reshape(2, 4, 3)

@@ -68,6 +68,14 @@ OTHERS = {
         P(None, None, "model"),
     ),
     "barrier": (lambda x: hccljax.barrier(x, "rank"), P(None, None, "model")),
+    "groups of unequal size": (
+        lambda x: hccljax.all_reduce(x, hccljax.Group("rank", [[0, 2, 3], [1]])),
+        P(None, None, "model"),
+    ),
+    "servers of unequal size": (
+        lambda x: hccljax.all_reduce(x, "rank", algorithm="AHC", topology="3+1"),
+        P(None, None, "model"),
+    ),
 }
 
 

@@ -18,6 +18,7 @@ RUNS = {
     "double_ring": (4, {"algorithm": "double_ring"}, ("all_gather",)),
     "star": (4, {"algorithm": "star"}, ("broadcast",)),
     "pipeline": (8, {"algorithm": "pipeline", "topology": "4x2"}, ("all_gather", "all_to_all")),
+    "AHC": (5, {"algorithm": "AHC", "topology": "2+3"}, ("all_reduce", "all_gather")),
     "native": (4, {"algorithm": "native"}, ("all_reduce", "all_gather", "reduce_scatter")),
     "hierarchy": (8, TWO_SERVERS, ("all_reduce", "broadcast")),
     "hierarchy of blocks": (8, {**TWO_SERVERS, "algorithm": "level0:ring;level1:H-D_R"}, ("all_gather", "gather")),
