@@ -109,7 +109,7 @@ def _batch_gather(name: Any, size: int, args: Any, dims: Any, *, axes: Any, layo
 
 def _by_member(values: jax.Array, layout: Layout) -> jax.Array:
     """values [communicators, p, …] in members order → [n, …] in axis order, zeros for those in no communicator."""
-    return received_rows(values.reshape(-1, *values.shape[2:]), layout.positions)
+    return received_rows(values.reshape(values.shape[0] * values.shape[1], *values.shape[2:]), layout.positions)
 
 
 def _sizes_around(axes: tuple[str, ...], position: int) -> tuple[int, int]:

@@ -110,7 +110,7 @@ class Event:
     def sends(self) -> np.ndarray:
         """Messages that each rank sends in one execution, [n]."""
         if self.pattern is None:
-            return np.full(self.ranks.n, self.layout.p - 1)
+            return np.bincount(self.members.reshape(-1), minlength=self.ranks.n) * (self.layout.p - 1)
         pairs = self._pairs()
         return np.bincount(pairs[pairs[:, 0] != pairs[:, 1], 0], minlength=self.ranks.n)
 

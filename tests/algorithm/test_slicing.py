@@ -28,7 +28,7 @@ def results(operator, algorithm):
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(one_rank, axis_name="r"))(X))
 
 
-@pytest.mark.parametrize("buffer", [16, 100, 1000])  # one element of each block; uneven slices; half of the message
+@pytest.mark.parametrize("buffer", [16, 100])  # one element of each block; uneven slices
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_slices_give_the_same(operator, buffer):
     algorithm = registered("mesh" if operator == "all_to_all" else "ring")
