@@ -11,6 +11,9 @@ Every other name of ``jax.lax`` is passed through. What differs, and why:
 - ``ppermute`` takes partial permutations under vmap, and numbers the ranks of a tuple of axes in the order given;
   ``jax.lax.ppermute`` numbers them in mesh order, unlike its own ``axis_index``.
 - ``pbroadcast`` works on CPU.
+- An untiled ``all_to_all`` whose split_axis and concat_axis differ has a gradient, and keeps its shape where vmap has
+  not batched its operand; ``psum`` takes a vmap axis inside a checked ``shard_map``. ``jax.lax`` (0.10.2) fails in all
+  three.
 - The gradient of ``all_gather(to="invarying")`` in an unchecked ``shard_map`` sums over the ranks, as that of a plain
   ``all_gather`` does.
 """

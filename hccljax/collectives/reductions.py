@@ -40,7 +40,8 @@ def all_reduce(
         Algorithm; None leaves it to HCCL_ALGO and the default policy. ``hccljax.explain`` says what runs.
       topology: the tiers for a hierarchy, such as ``"4x8"`` for 4 servers of 8 ranks, or ``"5+3"`` for unequal servers.
       accumulate_dtype: add in this wider dtype and round once to x's dtype. The wire carries x's dtype: a mesh exchange
-        brings every contribution to the owner of its block, and ``algorithm`` gathers the sums.
+        brings every contribution to the owner of its block, and ``algorithm`` gathers the sums. Gradients are added so
+        too, except under ``vmap`` over the axis, where JAX itself adds the cotangents of the one result in x's dtype.
 
     Returns:
       Array(s) of x's shape, typed as replicated over the axis (``out_specs=P()``) unless the Group is partitioned.
