@@ -10,6 +10,7 @@ import pytest
 import hccljax
 from hccljax.algorithm import algorithms, registered
 from hccljax.algorithm.base import OPERATORS, REDUCING
+from hccljax.topology import as_topology
 
 CASES = [(name, operator) for name in algorithms() for operator in OPERATORS if registered(name).supports(operator)]
 ROOTED = ("broadcast", "reduce", "scatter", "gather")
@@ -84,3 +85,16 @@ def test_a_hierarchy_has_the_regimes_of_its_levels():
     thresholds = registered("double_tree").regimes
     assert proof.nbytes[-1] > 2 * max(thresholds)
     assert len(proof.nbytes) > len(thresholds)
+
+
+@pytest.mark.parametrize("topology", ["5+3", "2+3+4", "1+7", "2x4", "4x8", "3x5", "2x2x4"])
+@pytest.mark.parametrize("name", ["AHC", "pipeline"])
+def test_algorithms_over_all_levels(name, topology):
+    if name == "pipeline" and "+" in topology:
+        with pytest.warns(hccljax.FallbackWarning, match="AHC"):  # it wants servers that are alike
+            assert hccljax.explain("all_reduce", 4096, as_topology(topology).ranks, topology, name).algorithm == "AHC"
+        return
+    p = as_topology(topology).ranks
+    for operator in (operator for operator in OPERATORS if registered(name).supports(operator)):
+        for op in ("sum", "max") if operator in REDUCING else ("sum",):
+            assert hccljax.verify(name, operator, p, op=op, topology=topology).exact
