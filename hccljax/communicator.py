@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
 from typing import Any, TypedDict, Unpack
 
 import jax
@@ -11,7 +10,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import hccljax.collectives as collectives
-from hccljax.algorithm import Algorithm, algorithms
+from hccljax.algorithm import Algorithm
+from hccljax.algorithm.base import registered_so_far
 from hccljax.collectives.counts import checked_counts, checked_matrix
 from hccljax.collectives.leaf import as_array
 from hccljax.errors import ArgumentError, HcclError, shown
@@ -266,9 +266,8 @@ class Communicator:
     def _call(self, operator: str, x: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         # The types too: 1 and 1.0 are equal, but only one of them is a root. A newly registered algorithm may be the
         # one that a name or the policy means from now on.
-        typed = [(type(value), value) for value in arguments]
-        named = [(name, type(value), value) for name, value in sorted(options.items(), key=itemgetter(0))]
-        key = (operator, *typed, *named, len(algorithms()), Settings.from_environment())
+        named = [(name, type(options[name]), options[name]) for name in sorted(options)]
+        key = (operator, arguments, *map(type, arguments), *named, registered_so_far(), Settings.from_environment())
         try:
             compiled = self._compiled.get(key)
         except TypeError:

@@ -261,6 +261,11 @@ def registered(name: str) -> Algorithm:
         raise ArgumentError(f"unknown algorithm {shown(name)}; expected one of {', '.join(algorithms())}") from None
 
 
+def registered_so_far() -> int:
+    """How many algorithms are registered: it grows when a name comes to mean something."""
+    return len(_REGISTRY)
+
+
 def algorithms() -> tuple[str, ...]:
     """The names of all registered algorithms, in the order they were registered."""
     return tuple(_REGISTRY)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from hccljax.algorithm import ring
+import hccljax.algorithm.ring as ring
 from hccljax.algorithm.base import Algorithm, register
 from hccljax.algorithm.blocks import join_blocks, repeat, split_blocks, wrap
 from hccljax.group import Group

@@ -66,15 +66,15 @@ def bytes_sent(operator: str, p: int, nbytes: int) -> int:
 nhr = register(
     Algorithm(
         name="NHR",
-        regimes=(ALL_REDUCE_BYTES, BROADCAST_BYTES),
         source="HCCL's NHR",
         steps=steps,
         bytes_sent=bytes_sent,
         reduce_scatter=reduce_scatter,
         all_gather=all_gather,
+        scatter=scatter,
         all_reduce=all_reduce,
         broadcast=broadcast,
-        scatter=scatter,
+        regimes=(ALL_REDUCE_BYTES, BROADCAST_BYTES),
         order="block b: (b + (b + 1)) + ((b + 2) + (b + 3)) + … in ring order; a short message as in tree",
     )
 )
