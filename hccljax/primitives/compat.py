@@ -1,4 +1,4 @@
-"""Everything hccljax touches beyond JAX's documented API, in one place; checked on jax 0.10.2.
+"""Everything hccljax touches beyond JAX's documented API, in one place; checked on jax 0.10.0 and 0.10.2.
 
 - ``jax.extend.core.Primitive`` and the rule tables of ``jax.interpreters`` (ad, batching, mlir): exported by JAX,
   but outside its compatibility promise.
@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +35,11 @@ def without_varying(aval: Aval, axes: Sequence[str]) -> Aval:
     """The abstract value with axes taken out of its varying set."""
     kinds = aval.manual_axis_type
     return aval.update(manual_axis_type=kinds.update(varying=kinds.varying - frozenset(axes)))
+
+
+def newly_manual(shard_map: Mapping[str, Any]) -> Collection[str]:
+    """The axes that a shard_map equation with these parameters maps (their name changed between 0.10.0 and 0.10.2)."""
+    return shard_map["newly_manual_axes"] if "newly_manual_axes" in shard_map else shard_map["manual_axes"]
 
 
 def is_manual(axis: str) -> bool:

@@ -9,6 +9,7 @@ import jax
 from jax.extend.core import Jaxpr, jaxprs_in_params
 
 from hccljax.errors import ArgumentError, shown
+from hccljax.primitives.compat import newly_manual
 from hccljax.schedule.dependence import resolved
 from hccljax.schedule.ranks import Ranks
 from hccljax.schedule.recorder import Recorder
@@ -69,7 +70,7 @@ def _with_inner_axes(jaxpr: Jaxpr, sizes: dict[str, int]) -> dict[str, int]:
     sizes = dict(sizes)
     for equation in jaxpr.eqns:
         if equation.primitive.name == "shard_map":
-            shape, manual = equation.params["mesh"].shape, equation.params["newly_manual_axes"]
+            shape, manual = equation.params["mesh"].shape, newly_manual(equation.params)
             for axis in (axis for axis in shape if axis in manual):
                 if sizes.setdefault(axis, shape[axis]) != shape[axis]:
                     raise ArgumentError(
