@@ -33,6 +33,10 @@ SHAPE_KEEPING = ("all_reduce", "broadcast", "reduce")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce", "reduce_scatter_v")
 """Those that combine the ranks' arrays."""
 
+TAKES_BLOCKS = ("reduce_scatter", "scatter", "all_to_all")
+GIVES_BLOCKS = ("all_gather", "gather", "all_to_all")
+"""Those whose operand, and those whose result, is [p, …]."""
+
 ROOTED = ("broadcast", "reduce", "scatter", "gather")
 """Those that have a root."""
 
@@ -127,9 +131,10 @@ class Algorithm:
         return reduction_order(self, p, nbytes)
 
     def cost(self, operator: str, p: int, nbytes: int) -> Cost:
-        """What the formulas say; one rank sends nothing."""
+        """What the formulas say; one rank sends nothing, and a V form costs what the operator does that it runs."""
         if p == 1:
             return Cost(0, 0)
+        operator = VARIABLE.get(operator, operator)
         return Cost(self.steps(operator, p, nbytes), self.bytes_sent(operator, p, nbytes))
 
     def __repr__(self) -> str:
@@ -190,10 +195,7 @@ def _checked(
     algorithm: Algorithm, operator: str, x: jax.Array, p: int, op: Reduction | None, out: jax.Array
 ) -> jax.Array:
     """out, once it has the shape and the dtype that the operator gives."""
-    shape = {
-        "reduce_scatter": x.shape[1:], "scatter": x.shape[1:],
-        "all_gather": (p, *x.shape), "gather": (p, *x.shape),
-    }.get(operator, x.shape)  # fmt: skip
+    shape = dimensions_after(operator, x.shape, p)
     if not isinstance(out, jax.Array) or out.shape != shape or (out.dtype != x.dtype and op is not MEAN):
         found = f"{out.dtype}{list(out.shape)}" if isinstance(out, jax.Array) else shown(out)
         raise ArgumentError(
@@ -201,6 +203,13 @@ def _checked(
             f"expected {x.dtype}{list(shape)}"
         )
     return out
+
+
+def dimensions_after(operator: str, before: tuple[Any, ...], blocks: Any) -> tuple[Any, ...]:
+    """One entry for each dimension of an operator's result, from those of its operand and that of the p blocks."""
+    if operator in TAKES_BLOCKS:
+        before = before[1:]
+    return (blocks, *before) if operator in GIVES_BLOCKS else before
 
 
 def rolled(blocks: jax.Array, k: int) -> jax.Array:

@@ -40,6 +40,11 @@ def join_blocks(blocks: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return lax.reshape(flat, shape)
 
 
+def by_server(blocks: jax.Array, inside: int) -> jax.Array:
+    """blocks [p, …] → [servers, inside, …]: by server, then by place in it."""
+    return lax.reshape(blocks, (blocks.shape[0] // inside, inside, *blocks.shape[1:]))
+
+
 def block_at(blocks: jax.Array, index: jax.Array) -> jax.Array:
     """blocks [p, …], a traced index in range(p) → block […]."""
     return lax.dynamic_index_in_dim(blocks, index, 0, keepdims=False, allow_negative_indices=False)

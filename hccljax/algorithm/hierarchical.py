@@ -15,11 +15,10 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from hccljax.algorithm.base import COMPOSED, Algorithm, Cost, Kernel, run
-from hccljax.algorithm.blocks import join_blocks, split_blocks
+from hccljax.algorithm.blocks import by_server, join_blocks, split_blocks
 from hccljax.errors import ArgumentError
 from hccljax.group import Group
 from hccljax.reduction import Reduction
@@ -119,7 +118,7 @@ def all_gather(levels: Levels, block: Block, group: Group) -> Blocks:
 def reduce_scatter(levels: Levels, blocks: Blocks, group: Group, op: Reduction) -> Block:
     """blocks [p, …] → block […]: between the servers first."""
     if len(levels) > 1:
-        blocks = reduce_scatter(levels[1:], _by_server(blocks, group), group.above(), op)
+        blocks = reduce_scatter(levels[1:], by_server(blocks, group.level(0).size), group.above(), op)
     return run(levels[0], "reduce_scatter", blocks, group.level(0), op)
 
 
@@ -153,7 +152,7 @@ def scatter(levels: Levels, blocks: Blocks, group: Group, root: int) -> Block:
     """blocks [p, …] of the root → block […]: between servers first."""
     inner = group.level(0).size
     if len(levels) > 1:
-        blocks = scatter(levels[1:], _by_server(blocks, group), group.above(), root // inner)
+        blocks = scatter(levels[1:], by_server(blocks, group.level(0).size), group.above(), root // inner)
     return run(levels[0], "scatter", blocks, group.level(0), root=root % inner)
 
 
@@ -170,15 +169,9 @@ def all_to_all(levels: Levels, blocks: Blocks, group: Group) -> Blocks:
     """blocks [p, …] → [p, …]: inside the servers first, all servers' blocks for one place travelling together."""
     if len(levels) == 1:
         return run(levels[0], "all_to_all", blocks, group.level(0))
-    by_place = jnp.swapaxes(_by_server(blocks, group), 0, 1)
+    by_place = jnp.swapaxes(by_server(blocks, group.level(0).size), 0, 1)
     here = run(levels[0], "all_to_all", by_place, group.level(0))
     return all_to_all(levels[1:], jnp.swapaxes(here, 0, 1), group.above()).reshape(blocks.shape)
-
-
-def _by_server(blocks: jax.Array, group: Group) -> jax.Array:
-    """blocks [p, …] → [p / s, s, …]: by server, then by place in it."""
-    inner = group.level(0).size
-    return blocks.reshape(blocks.shape[0] // inner, inner, *blocks.shape[1:])
 
 
 def _total(levels: Levels, sizes: tuple[int, ...], operator: str, nbytes: int) -> Cost:

@@ -18,7 +18,7 @@ import jax
 from jax import lax
 
 from hccljax.algorithm.base import Algorithm, register, run
-from hccljax.algorithm.blocks import block_at, choose, repeat, with_block, wrap
+from hccljax.algorithm.blocks import block_at, by_server, choose, repeat, with_block, wrap
 from hccljax.algorithm.mesh import mesh
 from hccljax.group import Group
 from hccljax.reduction import Reduction
@@ -30,7 +30,7 @@ LABEL = "pipeline"
 def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
     """blocks [p, …] → block […]: while the sums for one server travel, each server adds up those for the next."""
     inside, between = group.level(0), group.above()
-    servers, server, for_server = between.size, between.rank, _by_server(blocks, inside.size)
+    servers, server, for_server = between.size, between.rank, by_server(blocks, inside.size)
 
     def sums(s: jax.Array | int) -> jax.Array:
         return run(mesh, "reduce_scatter", block_at(for_server, wrap(server - 1 - s, servers)), inside, op)
@@ -71,7 +71,7 @@ def all_to_all(blocks: Blocks, group: Group) -> Blocks:
     A rank sends all blocks for a server to the rank in its own place there.
     """
     inside, between = group.level(0), group.above()
-    servers, server, for_server = between.size, between.rank, _by_server(blocks, inside.size)
+    servers, server, for_server = between.size, between.rank, by_server(blocks, inside.size)
 
     def spread(out: jax.Array, arrived: jax.Array, k: int) -> jax.Array:
         return with_block(out, run(mesh, "all_to_all", arrived, inside), wrap(server - k, servers))
@@ -86,11 +86,6 @@ def all_to_all(blocks: Blocks, group: Group) -> Blocks:
         arrived = between.shift(sent, k, LABEL)
         out = spread(out, arrived, k)
     return lax.reshape(out, blocks.shape)
-
-
-def _by_server(blocks: jax.Array, inside: int) -> jax.Array:
-    """blocks [p, …] → [servers, s, …]."""
-    return lax.reshape(blocks, (blocks.shape[0] // inside, inside, *blocks.shape[1:]))
 
 
 def _steps(servers: int, operator: str, p: int, nbytes: int) -> int:

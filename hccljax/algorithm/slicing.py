@@ -16,13 +16,10 @@ import jax
 import numpy as np
 from jax import lax
 
-from hccljax.algorithm.base import OPERATORS, REDUCING, ROOTED, Algorithm, Kernel, run
+from hccljax.algorithm.base import GIVES_BLOCKS, OPERATORS, REDUCING, ROOTED, TAKES_BLOCKS, Algorithm, Kernel, run
 from hccljax.algorithm.blocks import repeat
 from hccljax.group import Group
 from hccljax.primitives.replication import vary
-
-TAKES_BLOCKS = ("reduce_scatter", "scatter", "all_to_all")
-GIVES_BLOCKS = ("all_gather", "gather", "all_to_all")
 
 
 @lru_cache(maxsize=256)

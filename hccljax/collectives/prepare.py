@@ -82,14 +82,15 @@ def warn_if_invariant(x: jax.Array, group: Group, op: str) -> None:
     if op in ("max", "min") or not checked or set(checked) & varying(x):
         return
     ranks = " or ".join(str(one.size) for one in group.classes)
-    means = {
-        "mean": "the mean is that operand itself, as in jax.lax. If it is a gradient, jax.grad has summed it already, "
-        f"and it is {ranks} times the mean"
-    }
-    counts = f"the result counts it {ranks} times, as jax.lax does. If it is a gradient, jax.grad has inserted "
+    if op == "mean":
+        what = "the mean is that operand itself, as in jax.lax. If it is a gradient, jax.grad has summed it already, "
+        what += f"and it is {ranks} times the mean"
+    else:
+        what = f"the result counts it {ranks} times, as jax.lax does. If it is a gradient, jax.grad has inserted "
+        what += "the sum already"
     warnings.warn(
         f"all_reduce(op={op!r}) of an operand that is already the same on every rank of {group.axis_name!r}: "
-        f"{means.get(op, counts + 'the sum already')}: pass the parameters through "
+        f"{what}: pass the parameters through "
         f"hccljax.as_varying(params, {group.axis_name!r}) before jax.grad",
         InvariantOperandWarning,
         stacklevel=outside(),

@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec, auto_axes
 
-ADDS_A_DIMENSION = ("all_gather", "gather")
-DROPS_A_DIMENSION = ("reduce_scatter", "scatter")
+from hccljax.algorithm.base import dimensions_after
 
 Spec = tuple[Any, ...]
 
@@ -36,8 +35,5 @@ def sharded_alike(call: Callable[[jax.Array], jax.Array], x: jax.Array, operator
     axes = {axis for entry in spec if entry for axis in ((entry,) if isinstance(entry, str) else entry)}
     if not axes:
         return call(x)
-    if operator in ADDS_A_DIMENSION:
-        spec = (None, *spec)
-    if operator in DROPS_A_DIMENSION:
-        spec = spec[1:]
+    spec = dimensions_after(operator, spec, None)
     return auto_axes(call, axes=tuple(axes), out_sharding=PartitionSpec(*spec))(x)

@@ -12,6 +12,7 @@ sum over ranks is a cast: there the transposes of all_reduce, broadcast and a re
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ from hccljax.primitives.replication import invariant, vary
 from hccljax.primitives.weak import weakly
 from hccljax.reduction import MEAN, Reduction, reduction
 from hccljax.selection.notice import warn
-from hccljax.selection.substitute import lacking, substituted
+from hccljax.selection.substitute import lack, substituted
 
 TRANSPOSED = {
     "all_reduce": "all_reduce",
@@ -45,9 +46,7 @@ REPLICATED = ("all_reduce", "broadcast", "all_gather")
 
 def able(algorithm: Algorithm, operator: str, asked: bool) -> Algorithm:
     """The algorithm if it has what a derivative needs, else its substitute, said aloud if somebody asked for it."""
-    record, fallback = substituted(
-        operator, algorithm, lambda one: None if one.supports(operator) else lacking(operator)
-    )
+    record, fallback = substituted(operator, algorithm, partial(lack, operator))
     if fallback and asked:
         warn(f"{operator}, for a derivative: {fallback}")
     return record

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hccljax.algorithm.accumulating import accumulating, gatherer
-from hccljax.algorithm.base import VARIABLE
 from hccljax.selection.decision import Decision
 
 
@@ -16,16 +13,12 @@ def accumulated(decision: Decision, dtype: str | None) -> Decision:
     gathers = decision.operator == "all_reduce"
     record = accumulating(decision.record, dtype)
     asked = "HCCL_DETERMINISTIC=strict" if dtype is None else f"accumulate_dtype={dtype}"
-    steps, bytes_sent = record.cost(VARIABLE.get(decision.operator, decision.operator), decision.ranks, decision.nbytes)
     sums = f"{asked}: a mesh exchange brings every contribution to the owner of its block"
     then = f"; {gatherer(decision.record).name} gathers the sums ({decision.reason})" if gathers else ""
-    return replace(
-        decision,
+    return decision.run_by(
+        record,
         algorithm=record.name if gathers else record.name.split(",")[0],
-        record=record,
         reason=sums + then,
         # Where nothing of the algorithm runs, it does not matter what it lacks.
         fallback=decision.fallback if gathers else None,
-        steps=steps,
-        bytes_sent=bytes_sent,
     )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from hccljax.algorithm.base import VARIABLE
 from hccljax.algorithm.native import native
 from hccljax.algorithm.slicing import fillings, sliced
 from hccljax.selection.decision import Decision
@@ -15,11 +12,4 @@ def in_slices(decision: Decision, buffer: int) -> Decision:
     if decision.record is native:
         return decision
     record, count = sliced(decision.record, buffer), fillings(decision.nbytes, buffer)
-    steps, bytes_sent = record.cost(VARIABLE.get(decision.operator, decision.operator), decision.ranks, decision.nbytes)
-    return replace(
-        decision,
-        record=record,
-        reason=f"{decision.reason}; {count} slices of {buffer} bytes (HCCL_BUFFSIZE)",
-        steps=steps,
-        bytes_sent=bytes_sent,
-    )
+    return decision.run_by(record, reason=f"{decision.reason}; {count} slices of {buffer} bytes (HCCL_BUFFSIZE)")

@@ -16,7 +16,7 @@ from hccljax.selection.buffer import in_slices
 from hccljax.selection.decision import Decision
 from hccljax.selection.grammar import Levels, nearest, parse_algo
 from hccljax.selection.settings import Settings
-from hccljax.selection.substitute import ALIASES, lacking, substituted
+from hccljax.selection.substitute import ALIASES, lack, substituted
 from hccljax.topology import Topology
 
 POLICY = "policy ranks"
@@ -128,10 +128,10 @@ class _Case:
         """The Decision where nobody asked for anything."""
         if self._uneven and self.p > ranks.MEDIUM and registered("AHC").supports(self.operator):
             return self._flat("AHC", "", f"{self.name} of more than {ranks.MEDIUM} ranks is hierarchical", POLICY)
-        if len(self.tiers) > 1 and self.p > ranks.MEDIUM and self.name != "all_to_all_vc":
-            return self._tiered(None, "", POLICY)
         if self.name == "all_to_all_vc":
             return self._flat("pairwise", "only pairwise exchange sends every pair of ranks its own count", "", POLICY)
+        if len(self.tiers) > 1 and self.p > ranks.MEDIUM:
+            return self._tiered(None, "", POLICY)
         return self._flat(*ranks.flat(self.operator, self.p, self.nbytes), "", POLICY)
 
     def _by_unequal_servers(self, levels: Levels, said: str, asked_by: str) -> Decision:
@@ -146,8 +146,8 @@ class _Case:
         if levels.names[0] == "hierarchical" and name == "AHC":
             return self._flat(name, said, f"chooses a hierarchy: {reason}", asked_by)
         decision = self._flat(name, said, f"cannot be had: {reason}", asked_by)
-        lack = f"{str(levels)!r} needs servers of one size, and these have {self.topology} ranks"
-        return replace(decision, fallback=f"{lack}; {decision.algorithm!r} runs instead")
+        why = f"{str(levels)!r} needs servers of one size, and these have {self.topology} ranks"
+        return replace(decision, fallback=f"{why}; {decision.algorithm!r} runs instead")
 
     def _by_levels(self, levels: Levels, said: str, asked_by: str) -> Decision:
         """The Decision for a text that names levels, or ``hierarchical``."""
@@ -215,8 +215,9 @@ class _Case:
 
     def _refuses(self, one: Algorithm) -> str | None:
         """Why an algorithm cannot run on all ranks; None if it can."""
-        if not one.supports(self.operator):
-            return lacking(self.operator)
+        lacks = lack(self.operator, one)
+        if lacks is not None:
+            return lacks
         if self._uneven and one.over is not None and one.over_servers is None:
             return UNEQUAL
         return COVERING if self.leaves_out and one is native else None
@@ -225,7 +226,7 @@ class _Case:
         """Why an algorithm cannot run on one tier (top: the outermost); None if it can."""
         if serves(one, self.operator, top):
             return COVERING if self.leaves_out and one is native else None
-        return ALONE if one.supports(self.operator) else lacking(self.operator)
+        return lack(self.operator, one) or ALONE
 
     @property
     def _assumed(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hccljax.algorithm import Algorithm
 
@@ -42,6 +43,11 @@ class Decision:
     tiers: tuple[int, ...] | None = None
     servers: tuple[int, ...] | None = None
     classes: tuple[Decision, ...] = ()
+
+    def run_by(self, record: Algorithm, **changes: Any) -> Decision:
+        """The decision with another record, what that costs, and further changes."""
+        steps, bytes_sent = record.cost(self.operator, self.ranks, self.nbytes)
+        return replace(self, record=record, steps=steps, bytes_sent=bytes_sent, **changes)
 
     def __str__(self) -> str:
         if self.classes:

@@ -31,9 +31,9 @@ Refuses = Callable[[Algorithm], str | None]
 """Why an algorithm cannot be had, as what follows its name in a sentence; None if it can."""
 
 
-def lacking(operator: str) -> str:
-    """Why an algorithm without the operator cannot be had."""
-    return f"has no {operator}"
+def lack(operator: str, algorithm: Algorithm) -> str | None:
+    """Why an algorithm without the operator cannot be had; None if it has it."""
+    return None if algorithm.supports(operator) else f"has no {operator}"
 
 
 def substituted(
