@@ -7,8 +7,13 @@ import operator
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import numpy as np
 
 from hccljax.errors import ArgumentError, shown
+from hccljax.topology.level import Level
 
 _SPEC = re.compile(r"[1-9][0-9]{0,6}(x[1-9][0-9]{0,6})*")
 _SERVERS = re.compile(r"[1-9][0-9]{0,6}(\+[1-9][0-9]{0,6})+")
@@ -24,14 +29,45 @@ class Topology:
     Attributes:
       sizes: members of each level, level 0 (inside a server) first; may be left out where servers says it.
       servers: ranks of each server, in rank order, where they differ; None where all are alike.
+      levels: how the tiers are wired, the innermost first; () where nothing is known of it. Wiring can be finer than
+        ``sizes``: two meshes of 4 that make a server of 8 are two levels of wiring in one tier. Where servers differ in
+        size, the last level is between servers, and those before it are inside the largest.
+      name: the preset, or "".
     """
 
     sizes: tuple[int, ...] = ()
     servers: tuple[int, ...] | None = None
+    levels: tuple[Level, ...] = ()
+    name: str = ""
 
     def __post_init__(self) -> None:
+        self._settle_sizes()
+        object.__setattr__(self, "levels", tuple(self.levels))
+        for level in self.levels:
+            if not isinstance(level, Level):
+                raise ArgumentError(f"Topology levels hold {shown(level)}: expected hccljax.Level")
+        if self.levels:
+            self._check_levels()
+
+    def _check_levels(self) -> None:
+        sizes = [level.size for level in self.levels]
+        if self.servers is not None:
+            fits = math.prod(sizes[:-1]) >= max(self.servers) and sizes[-1] == len(self.servers)
+        else:
+            reached = set(accumulate(sizes, operator.mul))
+            fits = math.prod(sizes) == self.ranks and reached >= set(accumulate(self.sizes, operator.mul))
+        if not fits:
+            raise ArgumentError(
+                f"levels of {' x '.join(map(str, sizes))} members, innermost first, for {self} ranks: expected sizes "
+                f"that multiply to those of the tiers, innermost first"
+            )
+
+    def _settle_sizes(self) -> None:
         if self.servers is None:
-            object.__setattr__(self, "sizes", as_sizes(self.sizes, "Topology sizes"))
+            sizes = self.sizes
+            if not sizes and self.levels:
+                sizes = tuple(level.size for level in self.levels if isinstance(level, Level))
+            object.__setattr__(self, "sizes", as_sizes(sizes, "Topology sizes"))
             return
         servers = as_sizes(self.servers, "Topology servers", "server, in rank order")
         alike = len(set(servers)) == 1
@@ -47,6 +83,19 @@ class Topology:
     def ranks(self) -> int:
         """Ranks in all."""
         return math.prod(self.sizes)
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """[ranks, levels]: each rank's coordinate at each level of the wiring, the innermost first."""
+        ranks = np.arange(self.ranks)
+        coordinates = []
+        if self.servers is not None:
+            server = np.repeat(np.arange(len(self.servers)), self.servers)
+            ranks = ranks - np.repeat(np.cumsum(self.servers) - self.servers, self.servers)
+        for level in self.levels if self.servers is None else self.levels[:-1]:
+            coordinates.append(ranks % level.size)
+            ranks = ranks // level.size
+        return np.stack([*coordinates, *([server] if self.servers is not None else [])], axis=1)
 
     def __str__(self) -> str:
         if self.servers is not None:

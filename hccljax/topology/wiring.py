@@ -1,0 +1,101 @@
+"""Wiring: the ports that a message occupies on its way, and what the way costs.
+
+A message from one rank to another crosses the outermost level at which their places differ. A port or link carries one
+message at a time in one direction:
+
+- ``switch``: the sender's outward port and the receiver's inward port;
+- ``full_mesh``: the link between the two, a port at either end;
+- ``ring``: every link on the shorter way round. Messages that start together share the links that they have in common.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hccljax.topology.model import Topology
+
+
+@dataclass(frozen=True)
+class Routes:
+    """What m messages that start together need.
+
+    Attributes:
+      level: the level of the wiring that each crosses, [m].
+      latency: seconds besides the bytes, [m].
+      rate: bytes/s, [m].
+      ports: the ports that each occupies, by number, [m, k]; 0 is none, and stands where a way is short.
+    """
+
+    level: np.ndarray
+    latency: np.ndarray
+    rate: np.ndarray
+    ports: np.ndarray
+
+
+class Wiring:
+    """The numbered ports of a topology.
+
+    Attributes:
+      topology: with levels.
+      ports: how many there are, number 0 (none) included.
+      levels: the level of each port, [ports]; -1 for number 0.
+    """
+
+    def __init__(self, topology: Topology):
+        self.topology = topology
+        self._places = topology.places
+        self._first = [1]
+        for level in topology.levels:
+            ways = {"switch": 2, "full_mesh": 2 * level.size, "ring": 2}[level.links]
+            self._first.append(self._first[-1] + topology.ranks * ways)
+        self.ports = self._first[-1]
+        self.levels = np.repeat(np.arange(-1, len(topology.levels)), np.diff([0, *self._first]))
+
+    def routes(self, sources: np.ndarray, destinations: np.ndarray) -> Routes:
+        """The routes of messages between different ranks, [m] each."""
+        differ = self._places[sources] != self._places[destinations]
+        crossed = differ.shape[1] - 1 - np.argmax(differ[:, ::-1], axis=1)
+        latency, rate = np.zeros(len(sources)), np.ones(len(sources))
+        ways: list[tuple[np.ndarray, np.ndarray]] = []
+        for k, level in enumerate(self.topology.levels):
+            mine = np.flatnonzero(crossed == k)
+            if len(mine):
+                ports, hops, load = self._ways(k, sources[mine], destinations[mine])
+                ways.append((mine, ports))
+                latency[mine], rate[mine] = level.latency * hops, level.rate / load
+        ports = np.zeros((len(sources), max((found.shape[1] for _, found in ways), default=1)), np.int64)
+        for mine, found in ways:
+            ports[mine, : found.shape[1]] = found
+        return Routes(crossed, latency, rate, ports)
+
+    def _ways(
+        self, k: int, sources: np.ndarray, destinations: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray | int, np.ndarray | int]:
+        """(ports [m, k], hops, messages on the busiest link of each way) of messages that cross level k."""
+        level, first, n = self.topology.levels[k], self._first[k], self.topology.ranks
+        here, there = self._places[sources, k], self._places[destinations, k]
+        if level.links == "switch":
+            return np.stack([first + sources, first + n + destinations], 1), 1, 1
+        if level.links == "full_mesh":
+            out = first + sources * level.size + there
+            return np.stack([out, first + (n + destinations) * level.size + here], 1), 1, 1
+        ahead = (there - here) % level.size
+        up = 2 * ahead <= level.size
+        hops = np.where(up, ahead, level.size - ahead)
+        ports = np.zeros((len(sources), int(hops.max())), np.int64)
+        stride = self._stride(k)
+        for hop in range(ports.shape[1]):
+            at = (here + np.where(up, hop, -hop)) % level.size
+            ports[:, hop] = np.where(hop < hops, first + 2 * (sources + (at - here) * stride) + ~up, 0)
+        load = np.bincount(ports.reshape(-1))
+        load[0] = 0
+        return ports, hops, load[ports].max(axis=1)
+
+    def _stride(self, k: int) -> int:
+        """Ranks between neighbours at level k, where its servers are alike."""
+        stride = 1
+        for level in self.topology.levels[:k]:
+            stride *= level.size
+        return stride
