@@ -1,0 +1,1 @@
+"""How long collectives take on a topology: lower bounds, closed forms, simulation."""

@@ -1,0 +1,77 @@
+"""Closed forms against the figures of the records, and against formulas of papers written out again."""
+
+import math
+
+import pytest
+
+from hccljax.algorithm import algorithms, registered
+from hccljax.algorithm.base import OPERATORS
+from hccljax.errors import ArgumentError
+from hccljax.timing.closed import FULL_MESH, closed_form
+
+COSTED = [
+    (name, operator)
+    for name in algorithms()
+    for operator in OPERATORS
+    if name != "native" and registered(name).supports(operator)
+]
+LONG = 1 << 24
+
+
+@pytest.mark.parametrize(("name", "operator"), COSTED)
+@pytest.mark.parametrize("p", [1, 2, 3, 8, 13, 64])
+def test_messages_are_the_steps_of_the_record(name, operator, p):
+    nbytes = LONG * p
+    assert closed_form(name, operator, p, nbytes).messages == registered(name).cost(operator, p, nbytes).steps
+
+
+@pytest.mark.parametrize(("name", "operator"), COSTED)
+@pytest.mark.parametrize("p", [2, 3, 8, 13, 64])
+def test_bytes_are_no_fewer_than_one_rank_sends(name, operator, p):
+    """On one port all that the busiest rank sends goes one after the other; a full mesh sends p - 1 at once."""
+    nbytes = LONG * p
+    sent = registered(name).cost(operator, p, nbytes).bytes_sent
+    at_once = (p - 1) if name in FULL_MESH else 1
+    assert closed_form(name, operator, p, nbytes).sent * at_once >= sent
+
+
+@pytest.mark.parametrize("p", [2, 3, 7, 8, 32])
+def test_all_reduce_of_the_papers(p):
+    n, steps = 840.0 * p, math.ceil(math.log2(p))
+    assert closed_form("ring", "all_reduce", p, 840 * p) == (2 * (p - 1), 2 * (p - 1) / p * n, (p - 1) / p * n)
+    assert closed_form("tree", "all_reduce", p, 840 * p) == (2 * steps, 2 * steps * n, steps * n)
+    assert closed_form("NHR", "all_reduce", p, 840 * p) == (2 * steps, 2 * steps * n, steps * n)  # not cut
+    assert closed_form("mesh", "all_reduce", p, 840 * p) == (2, 2 * n / p, (p - 1) / p * n)
+
+
+@pytest.mark.parametrize(("p", "messages", "sent"), [(8, 6, 7 / 4), (6, 6, 2 * 3 / 4 + 2), (5, 6, 2 * 3 / 4 + 2)])
+def test_halving_and_doubling(p, messages, sent):
+    terms = closed_form("H-D_R", "all_reduce", p, 840 * p)
+    assert (terms.messages, terms.sent) == (messages, pytest.approx(sent * 840 * p))
+
+
+def test_short_forms_end_at_their_limit():
+    at, above = (closed_form("NHR", "all_reduce", 8, 256 * 1024 + extra) for extra in (0, 8))
+    assert at.sent == 6 * 256 * 1024
+    assert above.sent == pytest.approx(7 / 4 * (256 * 1024 + 8))
+
+
+def test_bruck_moves_half_at_powers_of_two():
+    assert closed_form("bruck", "all_to_all", 8, 800) == (3, 3 * 400, 0)
+    assert closed_form("bruck", "all_to_all", 6, 600).sent == 100 * (3 + 2 + 2)  # distances 1 3 5, 2 3, 4 5
+
+
+def test_seconds():
+    terms = closed_form("tree", "all_reduce", 5, 10)
+    assert terms.seconds(alpha=1, beta=1, gamma=0.3) == pytest.approx(6 + 60 + 9)
+
+
+def test_v_forms_cost_what_they_run():
+    assert closed_form("pairwise", "all_to_all_v", 8, 800) == closed_form("pairwise", "all_to_all", 8, 800)
+
+
+def test_refusals():
+    with pytest.raises(ArgumentError, match="p=0"):
+        closed_form("ring", "all_reduce", 0, 8)
+    with pytest.raises(ArgumentError, match="unknown algorithm"):
+        closed_form("rign", "all_reduce", 8, 8)
