@@ -161,6 +161,9 @@ class Group:
 
         Ranks that are no destination receive zeros. Zero is not the identity of max, min and prod: select what was
         received before combining it.
+
+        A label names the step in schedules and timelines. One with ``reduce`` in it says that receivers combine what
+        they get with what they have: simulations add the time for that.
         """
         return self._send(x, self.checked_pairs(pairs), label)
 
@@ -174,9 +177,9 @@ class Group:
             raise ArgumentError(f"mask={shown(mask)}: expected 0 or more; rank r exchanges with r XOR mask")
         return self._send(x, Xor(mask), label)
 
-    def mesh_exchange(self, blocks: jax.Array) -> jax.Array:
+    def mesh_exchange(self, blocks: jax.Array, label: str = "exchange") -> jax.Array:
         """blocks [p, …] → [p, …]: block i comes from rank i; every pair of ranks talks at once."""
-        return mesh.exchange(vary(blocks, self.axes), axes=self.axes, layout=self._resolved_even)
+        return mesh.exchange(vary(blocks, self.axes), axes=self.axes, layout=self._resolved_even, label=label)
 
     def mesh_gather(self, block: jax.Array) -> jax.Array:
         """block […] → [p, …]: every rank's block, in rank order; every pair of ranks talks at once."""

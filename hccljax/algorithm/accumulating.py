@@ -35,7 +35,7 @@ def accumulating(algorithm: Algorithm, dtype: str | None) -> Algorithm:
     spreads = algorithm if algorithm.supports("broadcast") else mesh
 
     def reduce_scatter(blocks: jax.Array, group: Group, op: Reduction) -> jax.Array:
-        contributions = group.mesh_exchange(blocks)
+        contributions = group.mesh_exchange(blocks, "accumulating_reduce_scatter")
         total = op.in_order(contributions if dtype is None else lax.convert_element_type(contributions, dtype))
         if op.name == "mean":
             mean_dtype = (jnp.zeros((), blocks.dtype) / group.size).dtype

@@ -55,7 +55,7 @@ def _reduce(blocks: jax.Array, group: Group, op: Reduction) -> Halves:
     """blocks [p, L] → the two halves of this rank's block; only they are carried."""
 
     def step(s: jax.Array, moving: Halves) -> Halves:
-        received = [_onward(half, group, way) for half, way in zip(moving, WAYS, strict=True)]
+        received = [_onward(half, group, way, "reduce") for half, way in zip(moving, WAYS, strict=True)]
         first, second = (_half(blocks, _behind(group, way, 2 + s), way) for way in WAYS)
         return op(received[0], first), op(received[1], second)
 
@@ -72,7 +72,7 @@ def _gather(halves: Halves, group: Group) -> jax.Array:
 
     def step(s: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         *moving, out = carry
-        first, second = (_onward(half, group, way) for half, way in zip(moving, WAYS, strict=True))
+        first, second = (_onward(half, group, way, "gather") for half, way in zip(moving, WAYS, strict=True))
         for half, way in zip((first, second), WAYS, strict=True):
             out = _with_half(out, half, _behind(group, way, 1 + s), way)
         return first, second, out
@@ -80,8 +80,8 @@ def _gather(halves: Halves, group: Group) -> jax.Array:
     return repeat(group.size - 1, step, (first, second, out))[2]
 
 
-def _onward(half: jax.Array, group: Group, way: int) -> jax.Array:
-    return group.shift(half, way, "double_ring")
+def _onward(half: jax.Array, group: Group, way: int, phase: str) -> jax.Array:
+    return group.shift(half, way, f"double_ring_{phase}")
 
 
 def _behind(group: Group, way: int, places: jax.Array | np.int32) -> jax.Array:

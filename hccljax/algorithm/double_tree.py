@@ -74,7 +74,7 @@ def _up(halves: jax.Array, group: Group, trees: Plan, op: Reduction) -> jax.Arra
     rooted = np.zeros(group.size, np.int32)
     rooted[trees.second_root] = 1
     out = lax.empty((count, *halves.shape[1:]), halves.dtype)
-    return _pass(halves, out, group, Pass(trees, trees.up, op, count, rows_of_tree=count), {0: rooted})
+    return _pass(halves, out, group, Pass(trees, trees.up, op, count, "double_tree_reduce", count), {0: rooted})
 
 
 def _down(half: jax.Array, group: Group, trees: Plan) -> jax.Array:
@@ -82,7 +82,7 @@ def _down(half: jax.Array, group: Group, trees: Plan) -> jax.Array:
     count = half.shape[0]
     out = lax.empty((2 * count, *half.shape[1:]), half.dtype)
     both = {tree * count: np.full(group.size, tree, np.int32) for tree in (0, 1)}
-    return _pass(half, out, group, Pass(trees, trees.down, _replace, count), both)
+    return _pass(half, out, group, Pass(trees, trees.down, _replace, count, "double_tree_broadcast"), both)
 
 
 def _replace(old: jax.Array, received: jax.Array) -> jax.Array:
@@ -97,6 +97,7 @@ class Pass:
       trees, flow: who sends to whom, and when: at tick t the edges of depth d carry segment t - flow.starts[d].
       combine: (own segment, received one) → the one that travels on.
       count: segments of each half.
+      label: what its steps are called.
       rows_of_tree: rows of the source that belong to one tree; 0 if every root's source is the half of its own tree.
     """
 
@@ -104,6 +105,7 @@ class Pass:
     flow: Flow
     combine: Combine
     count: int
+    label: str
     rows_of_tree: int = 0
 
     @property
@@ -140,7 +142,7 @@ def _pass(source: jax.Array, out: jax.Array, group: Group, this: Pass, kept: dic
 
     def tick(t: Tick, state: State, depths: tuple[int, ...], draining: bool) -> State:
         moving, out = state
-        return after(t, out, _arrivals(moving, group, this.flow, depths), draining)
+        return after(t, out, _arrivals(moving, group, this, depths), draining)
 
     due = [[t - this.flow.starts[d] for d in range(1, this.trees.depth + 1)] for t in this.ticks]
     active = [tuple(d for d, segment in enumerate(row, 1) if 0 <= segment < this.count) for row in due]
@@ -166,16 +168,16 @@ def _sent(edges: tuple[Edge, ...], p: int) -> np.ndarray:
     return stream
 
 
-def _arrivals(moving: list[jax.Array], group: Group, flow: Flow, depths: tuple[int, ...]) -> list[Arrival]:
+def _arrivals(moving: list[jax.Array], group: Group, this: Pass, depths: tuple[int, ...]) -> list[Arrival]:
     """One tick's messages: for each round the tree whose segment each rank receives (-1: none), and the segment."""
     arrived = []
-    for segment, edges in zip(moving, flow.rounds, strict=True):
+    for segment, edges in zip(moving, this.flow.rounds, strict=True):
         due = [edge for edge in edges if edge.depth in depths]
         if due:
             trees = np.full(group.size, -1, np.int32)
             trees[[edge.destination for edge in due]] = [edge.tree for edge in due]
             pairs = [(edge.source, edge.destination) for edge in due]
-            arrived.append((trees, group.permute(segment, pairs, "double_tree")))
+            arrived.append((trees, group.permute(segment, pairs, this.label)))
     return arrived
 
 

@@ -61,20 +61,20 @@ class Members:
         ranks = self.ranks
         return [(ranks[i], ranks[j]) for i, j in moves]
 
-    def swap(self, x: jax.Array, group: Group, mask: int) -> jax.Array:
+    def swap(self, x: jax.Array, group: Group, mask: int, label: str) -> jax.Array:
         """x exchanged between members i and i XOR mask."""
         if not self.extra:
-            return group.exchange(x, mask, "halving_doubling")
-        return group.permute(x, self.pairs([(i, i ^ mask) for i in range(self.count)]), "halving_doubling")
+            return group.exchange(x, mask, label)
+        return group.permute(x, self.pairs([(i, i ^ mask) for i in range(self.count)]), label)
 
     def join(self, x: jax.Array, group: Group) -> tuple[jax.Array, jax.Array]:
         """(what the joining rank sends, True on the ranks that receive it); only if there are extra ranks."""
-        received = group.permute(x, [(2 * i + 1, 2 * i) for i in range(self.extra)], "halving_doubling_join")
+        received = group.permute(x, [(2 * i + 1, 2 * i) for i in range(self.extra)], "halving_join_reduce")
         return received, (group.rank < 2 * self.extra) & (group.rank & 1 == 0)
 
     def give_back(self, x: jax.Array, own: jax.Array, group: Group) -> jax.Array:
         """x of the even rank on the odd rank that joined it, own everywhere else."""
-        received = group.permute(x, [(2 * i, 2 * i + 1) for i in range(self.extra)], "halving_doubling_give_back")
+        received = group.permute(x, [(2 * i, 2 * i + 1) for i in range(self.extra)], "doubling_give_back")
         return choose((group.rank < 2 * self.extra) & (group.rank & 1 == 1), received, own)
 
 
@@ -85,7 +85,7 @@ def halve(rows: jax.Array, group: Group, op: Reduction, members: Members) -> jax
         mask = 1 << s
         low, high = rows[:mask], rows[mask:]
         upper = member & mask != 0
-        received = members.swap(choose(upper, low, high), group, mask)
+        received = members.swap(choose(upper, low, high), group, mask, "halving_reduce_scatter")
         rows = op(choose(upper, high, low), received)
     return rows[0]
 
@@ -95,7 +95,7 @@ def double(row: jax.Array, group: Group, members: Members) -> jax.Array:
     member, rows = members.member(group), row[None]
     for s in range(members.levels):
         mask = 1 << s
-        received = members.swap(rows, group, mask)
+        received = members.swap(rows, group, mask, "doubling_all_gather")
         upper = member & mask != 0
         rows = lax.concatenate([choose(upper, received, rows), choose(upper, rows, received)], 0)
     return rows

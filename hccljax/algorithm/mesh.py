@@ -16,7 +16,7 @@ from hccljax.shapes import Block, Blocks
 
 def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
     """blocks [p, …] → block […]: the owner gets every contribution and adds them in rank order."""
-    return op.in_order(group.mesh_exchange(blocks))
+    return op.in_order(group.mesh_exchange(blocks, "mesh_reduce_scatter"))
 
 
 def all_gather(block: Block, group: Group) -> Blocks:
@@ -26,7 +26,7 @@ def all_gather(block: Block, group: Group) -> Blocks:
 
 def all_to_all(blocks: Blocks, group: Group) -> Blocks:
     """blocks [p, …] → [p, …]."""
-    return group.mesh_exchange(blocks)
+    return group.mesh_exchange(blocks, "mesh_all_to_all")
 
 
 def scatter(blocks: Blocks, group: Group) -> Block:

@@ -24,7 +24,7 @@ from hccljax.group import Group
 from hccljax.reduction import Reduction
 from hccljax.shapes import Block, Blocks
 
-LABEL = "pipeline"
+GATHER = "pipeline_all_gather"
 
 
 def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
@@ -36,7 +36,7 @@ def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
         return run(mesh, "reduce_scatter", block_at(for_server, wrap(server - 1 - s, servers)), inside, op)
 
     def step(s: jax.Array, moving: jax.Array) -> jax.Array:
-        return op(between.shift(moving, 1, LABEL), sums(s + 1))
+        return op(between.shift(moving, 1, "pipeline_reduce_scatter"), sums(s + 1))
 
     return repeat(servers - 1, step, sums(0)) if servers > 1 else sums(0)
 
@@ -52,16 +52,16 @@ def all_gather(block: Block, group: Group) -> Blocks:
     if servers == 1:
         return run(mesh, "all_gather", block, inside)
     if servers == 2:  # putting each server's blocks into the result one after the other would copy it twice
-        here, there = (run(mesh, "all_gather", one, inside) for one in (block, between.shift(block, 1, LABEL)))
+        here, there = (run(mesh, "all_gather", one, inside) for one in (block, between.shift(block, 1, GATHER)))
         first = server == 0
         return lax.concatenate([choose(first, here, there), choose(first, there, here)], 0)
 
     def step(s: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         moving, out = carry
-        return between.shift(moving, 1, LABEL), spread(out, moving, s)
+        return between.shift(moving, 1, GATHER), spread(out, moving, s)
 
     out = spread(lax.empty((servers, inside.size, *block.shape), block.dtype), block, 0)
-    moving, out = repeat(servers - 2, step, (between.shift(block, 1, LABEL), out), start=1)
+    moving, out = repeat(servers - 2, step, (between.shift(block, 1, GATHER), out), start=1)
     return lax.reshape(spread(out, moving, servers - 1), (group.size, *block.shape))
 
 
@@ -83,7 +83,7 @@ def all_to_all(blocks: Blocks, group: Group) -> Blocks:
     for k in range(1, servers):
         # One message waits for the one before it, as in pairwise; the mesh waits for what it spreads only.
         sent, _ = lax.optimization_barrier((block_at(for_server, wrap(server + k, servers)), arrived))
-        arrived = between.shift(sent, k, LABEL)
+        arrived = between.shift(sent, k, "pipeline_all_to_all")
         out = spread(out, arrived, k)
     return lax.reshape(out, blocks.shape)
 

@@ -19,9 +19,9 @@ from hccljax.primitives import compat
 from hccljax.primitives.permute import permute, rank_in, received_rows, rows
 
 
-def exchange(blocks: jax.Array, *, axes: tuple[str, ...], layout: Layout) -> jax.Array:
+def exchange(blocks: jax.Array, *, axes: tuple[str, ...], layout: Layout, label: str = "exchange") -> jax.Array:
     """blocks [p, …] → [p, …]: block i of the result is block ``rank`` of rank i, in every communicator."""
-    return exchange_p.bind(blocks, axes=axes, layout=layout)
+    return exchange_p.bind(blocks, axes=axes, layout=layout, label=label)
 
 
 def gather(block: jax.Array, *, axes: tuple[str, ...], layout: Layout) -> jax.Array:
@@ -33,9 +33,9 @@ def _groups(layout: Layout) -> Any:
     return None if layout.is_identity else layout.groups
 
 
-def _exchange(x: jax.Array, *, axes: tuple[str, ...], layout: Layout) -> jax.Array:
+def _exchange(x: jax.Array, *, axes: tuple[str, ...], layout: Layout, label: str) -> jax.Array:
     if not layout.covers:
-        return _exchange_by_permutes(x, axes=axes, layout=layout)
+        return _exchange_by_permutes(x, axes=axes, layout=layout, label=label)
     return lax.all_to_all(x, axes, 0, 0, axis_index_groups=_groups(layout))
 
 
@@ -45,31 +45,32 @@ def _gather(x: jax.Array, *, axes: tuple[str, ...], layout: Layout) -> jax.Array
     return lax.all_gather(x, axes, axis_index_groups=_groups(layout))
 
 
-def _exchange_by_permutes(x: jax.Array, *, axes: tuple[str, ...], layout: Layout) -> jax.Array:
+def _exchange_by_permutes(x: jax.Array, *, axes: tuple[str, ...], layout: Layout, label: str) -> jax.Array:
     rank, p = rank_in(axes, layout), layout.p
     out = jnp.zeros_like(x).at[rank].set(x[rank])
     for k in range(1, p):
-        received = permute(x[(rank + k) % p], axes=axes, layout=layout, pattern=Shift(k), label="exchange")
+        received = permute(x[(rank + k) % p], axes=axes, layout=layout, pattern=Shift(k), label=label)
         out = out.at[(rank - k) % p].set(received)
     return out
 
 
 def _gather_by_permutes(x: jax.Array, *, axes: tuple[str, ...], layout: Layout) -> jax.Array:
-    return _exchange_by_permutes(jnp.broadcast_to(x[None], (layout.p, *x.shape)), axes=axes, layout=layout)
+    everything = jnp.broadcast_to(x[None], (layout.p, *x.shape))
+    return _exchange_by_permutes(everything, axes=axes, layout=layout, label="gather")
 
 
-def _batch_exchange(name: Any, size: int, args: Any, dims: Any, *, axes: Any, layout: Layout) -> Any:
+def _batch_exchange(name: Any, size: int, args: Any, dims: Any, *, axes: Any, layout: Layout, label: str) -> Any:
     (x,), (dim,) = args, dims
     if name not in axes:
         x = rows(x, dim, size)
-        return jnp.moveaxis(exchange(jnp.moveaxis(x, 0, 1), axes=axes, layout=layout), 1, 0), 0
+        return jnp.moveaxis(exchange(jnp.moveaxis(x, 0, 1), axes=axes, layout=layout, label=label), 1, 0), 0
     if len(axes) == 1:
         x = rows(x, dim, size)
         if layout.is_identity:
             return jnp.swapaxes(x, 0, 1), 0
         return _by_member(jnp.swapaxes(x[layout.members], 1, 2), layout), 0
     if not layout.is_identity:
-        fun = jax.vmap(_Bound(_exchange_by_permutes, axes, layout), dim, axis_name=name, axis_size=size)
+        fun = jax.vmap(_Bound(_exchange_by_permutes, axes, layout, label), dim, axis_name=name, axis_size=size)
         return fun(x), 0
     x, position = rows(x, dim, size), axes.index(name)
     outer, inner = _sizes_around(axes, position)
@@ -78,7 +79,7 @@ def _batch_exchange(name: Any, size: int, args: Any, dims: Any, *, axes: Any, la
     x = x.reshape(size, size, outer * inner, *x.shape[4:])
     travelling = jnp.moveaxis(x, 2, 0)
     rest = axes[:position] + axes[position + 1 :]
-    back = jnp.moveaxis(exchange(travelling, axes=rest, layout=whole(outer * inner)), 0, 2)
+    back = jnp.moveaxis(exchange(travelling, axes=rest, layout=whole(outer * inner), label=label), 0, 2)
     back = back.reshape(size, size, outer, inner, *back.shape[3:])
     back = jnp.moveaxis(back, 0, 2)  # [to row, outer, from row, inner, …]
     return back.reshape(size, outer * size * inner, *back.shape[4:]), 0
@@ -118,13 +119,15 @@ def _sizes_around(axes: tuple[str, ...], position: int) -> tuple[int, int]:
 
 
 class _Bound:
-    """fun with axes and layout filled in."""
+    """fun with axes, layout and, if it takes one, label filled in."""
 
-    def __init__(self, fun: Any, axes: tuple[str, ...], layout: Layout):
-        self.fun, self.axes, self.layout = fun, axes, layout
+    def __init__(self, fun: Any, axes: tuple[str, ...], layout: Layout, label: str | None = None):
+        self.fun, self.parameters = fun, {"axes": axes, "layout": layout}
+        if label is not None:
+            self.parameters["label"] = label
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return self.fun(x, axes=self.axes, layout=self.layout)
+        return self.fun(x, **self.parameters)
 
 
 def _gathered(aval: Any, *, axes: tuple[str, ...], layout: Layout) -> Any:
@@ -135,12 +138,12 @@ def _same(aval: Any, **params: Any) -> Any:
     return aval
 
 
-def _transpose_exchange(cotangent: Any, x: Any, *, axes: Any, layout: Layout) -> list[jax.Array]:
-    return [exchange(compat.dense(cotangent), axes=axes, layout=layout)]
+def _transpose_exchange(cotangent: Any, x: Any, *, axes: Any, layout: Layout, label: str) -> list[jax.Array]:
+    return [exchange(compat.dense(cotangent), axes=axes, layout=layout, label=label)]
 
 
 def _transpose_gather(cotangent: Any, x: Any, *, axes: Any, layout: Layout) -> list[jax.Array]:
-    return [exchange(compat.dense(cotangent), axes=axes, layout=layout).sum(0)]
+    return [exchange(compat.dense(cotangent), axes=axes, layout=layout, label="gather_reduce").sum(0)]
 
 
 exchange_p = compat.define("hccl_mesh_exchange", abstract_eval=_same, implementation=_exchange, batch=_batch_exchange)

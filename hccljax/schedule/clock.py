@@ -49,7 +49,9 @@ class StepClock:
         return reduce(self.later, times, self.nothing)
 
     def communicate(self, event: Event, operand: np.ndarray) -> np.ndarray:
-        """When the result is there, given when the operand is."""
+        """When the result is there, given when the operand is; computations take no time."""
+        if not event.is_communication:
+            return operand
         result = after(operand, 1)
         self.state = self.later(self.state, result)
         return result
@@ -68,6 +70,8 @@ class PortClock(StepClock):
 
     def communicate(self, event: Event, operand: np.ndarray) -> np.ndarray:
         """When the result is there on each rank; one that receives nothing has its zeros from the start."""
+        if not event.is_communication:
+            return operand
         stays = event.stays
         self.state = self.state.copy() if len(self.state) == len(operand) else grown(self.state)
         operand = operand if len(self.state) == len(operand) else grown(operand)

@@ -18,7 +18,7 @@ def resolved(events: Sequence[Event], loops: Sequence[Loop]) -> tuple[tuple[Even
     loops = [replace(loop, carries=tuple(c for c in loop.carries if c.number in used)) for loop in loops]
     reach = _Reach(loops)
     needs = [reach.of(event) for event in events]
-    streams = _streams([tuple(now) for now, _ in needs])
+    streams = _streams(events, [now for now, _ in needs])
     return tuple(
         replace(event, needs=tuple(sorted(now)), carried=tuple(sorted(earlier)), stream=stream)
         for event, (now, earlier), stream in zip(events, needs, streams, strict=True)
@@ -107,12 +107,22 @@ class _Reach:
         return around
 
 
-def _streams(needs: Sequence[tuple[int, ...]]) -> list[int]:
-    """Every event goes on with the stream of the first event it needs that nothing has gone on with, or opens one."""
+def _streams(events: Sequence[Event], needs: Sequence[set[int]]) -> list[int]:
+    """Every event goes on with the stream of the first event it needs that nothing has gone on with, or opens one.
+
+    What a computation needs is needed by what needs the computation.
+    """
     streams: list[int] = []
     last: set[int] = set()
     opened = 0
+    through: dict[int, set[int]] = {}  # the communications that a computation needs
     for index, needed in enumerate(needs):
+        if through:
+            needed = {other for one in needed for other in through.get(one, {one})}
+        if not events[index].is_communication:
+            through[index] = needed
+            streams.append(-1)
+            continue
         before = min((other for other in needed if other in last), default=None)
         if before is None:
             streams.append(opened)

@@ -12,6 +12,9 @@ from hccljax.layout import Layout, Pattern
 from hccljax.schedule.ranks import Ranks
 from hccljax.schedule.source import Source
 
+COMPUTE = "compute"
+"""The kind of an event that is no communication, but a computation of every rank."""
+
 Ref = int
 """What a value depends on: an event by its index (0, 1, …), or a carry by its number (-1, -2, …)."""
 
@@ -26,7 +29,8 @@ class Event:
       primitive: JAX's name of the primitive.
       label: the algorithm's name for the step; "" where the primitive carries none.
       operands: shape and dtype of what one rank puts in.
-      nbytes: bytes of each message.
+      nbytes: bytes of each message; those that a computation moves in memory.
+      flops: operations of a computation; 0 for a communication.
       pattern: who sends to whom inside a communicator, in its ranks; None if everybody does to everybody.
       axes: the axis names that are communicated over, in the order in which the layout numbers them.
       layout: the partition of the axes' indices into communicators.
@@ -37,7 +41,7 @@ class Event:
       inputs: the events and carries whose results its operand is computed from, without what those needed.
       needs: the events whose results it uses, of the same trip, or executed before its loop.
       carried: the events whose results of an earlier trip it uses.
-      stream: the chain of dependent events that it belongs to (see ``Schedule``).
+      stream: the chain of dependent communications that it belongs to (see ``Schedule``); -1 for a computation.
     """
 
     index: int
@@ -57,6 +61,7 @@ class Event:
     needs: tuple[int, ...] = ()
     carried: tuple[int, ...] = ()
     stream: int = 0
+    flops: float = 0.0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -69,9 +74,19 @@ class Event:
         return self.operands[0].dtype
 
     @property
+    def is_communication(self) -> bool:
+        """False for a computation."""
+        return self.kind != COMPUTE
+
+    @property
     def is_permute(self) -> bool:
         """True if a rank sends one message at most; False for a full-mesh exchange."""
         return self.pattern is not None
+
+    @property
+    def reduces(self) -> bool:
+        """True if receivers combine what they get: by the kind, or by a label with ``reduce`` in it."""
+        return "reduce" in self.label or self.kind in ("psum", "pmax", "pmin", "reduce_scatter")
 
     @property
     def members(self) -> np.ndarray:
@@ -130,6 +145,8 @@ class Event:
         return self.members[:, self.pattern.pairs(self.layout.p)].reshape(-1, 2)
 
     def __str__(self) -> str:
+        if not self.is_communication:
+            return f"{'' if self.trips == 1 else f'{self.trips:,} × '}compute, {self.flops:,.0f} operations"
         times = "" if self.trips == 1 else f"{self.trips:,} × "
         label = f" {self.label}" if self.label else ""
         who = "" if self.pattern is None else f" {self.pattern}"

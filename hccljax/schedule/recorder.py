@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from itertools import count
 
-from jax.extend.core import JaxprEqn
+from jax.extend.core import Jaxpr, JaxprEqn
 
 from hccljax.errors import ArgumentError
 from hccljax.schedule.carries import Refs, last_values
@@ -34,6 +34,13 @@ class Recorder:
         self._around: list[Loop] = []
         self._numbers: Iterator[Ref] = count(-1, -1)  # shared with every fork: each carry has its own
         self._unrolling = False
+
+    def enter(self, jaxpr: Jaxpr) -> None:
+        """Nothing is to be learnt of a jaxpr."""
+
+    def local(self, equation: JaxprEqn, operands: Sequence[Refs]) -> Refs:
+        """What a rank computes takes no time: the result depends on all operands."""
+        return self.join(operands)
 
     def join(self, values: Sequence[Refs]) -> Refs:
         """A local computation depends on all its operands."""

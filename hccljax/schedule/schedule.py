@@ -76,7 +76,7 @@ class Schedule:
     @property
     def exchanges(self) -> int:
         """Full-mesh communications executed: all-to-all, all-gather, psum, …, loop bodies times their trips."""
-        return sum(event.trips for event in self.events if not event.is_permute)
+        return sum(event.trips for event in self.events if not event.is_permute and event.is_communication)
 
     @cached_property
     def bytes_sent(self) -> np.ndarray:
@@ -85,7 +85,7 @@ class Schedule:
         ``psum`` and its like count as every rank sending its operand to every other: how XLA does it is not visible.
         """
         sent = np.zeros(self.n, np.int64)
-        for event in self.events:
+        for event in filter(lambda event: event.is_communication, self.events):
             sent += event.sends * (event.nbytes * event.trips)
         sent.setflags(write=False)
         return sent
@@ -96,10 +96,15 @@ class Schedule:
         return int(self.bytes_sent.max())
 
     @property
+    def flops(self) -> float:
+        """Operations that each rank computes, of a schedule traced with ``compute=True``; else 0."""
+        return sum(event.flops * event.trips for event in self.events)
+
+    @property
     def streams(self) -> tuple[tuple[Event, ...], ...]:
         """The events of each stream, in program order."""
         found: dict[int, list[Event]] = {}
-        for event in self.events:
+        for event in filter(lambda event: event.is_communication, self.events):
             found.setdefault(event.stream, []).append(event)
         return tuple(tuple(events) for events in found.values())
 

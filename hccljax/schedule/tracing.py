@@ -10,6 +10,7 @@ from jax.extend.core import Jaxpr, jaxprs_in_params
 
 from hccljax.errors import ArgumentError, shown
 from hccljax.primitives.compat import newly_manual
+from hccljax.schedule.computing import ComputingRecorder
 from hccljax.schedule.dependence import resolved
 from hccljax.schedule.ranks import Ranks
 from hccljax.schedule.recorder import Recorder
@@ -17,7 +18,7 @@ from hccljax.schedule.schedule import Schedule
 from hccljax.schedule.walk import Walker
 
 
-def trace(fn: Callable[..., Any], *args: Any, axis_sizes: Mapping[str, int]) -> Schedule:
+def trace(fn: Callable[..., Any], *args: Any, axis_sizes: Mapping[str, int], compute: bool = False) -> Schedule:
     """Reads from its jaxpr what a per-device function communicates; nothing runs and no device is needed.
 
     Collectives of hccljax and of ``jax.lax`` are found wherever they stand: inside ``jit``, ``scan``, ``fori_loop``
@@ -32,6 +33,8 @@ def trace(fn: Callable[..., Any], *args: Any, axis_sizes: Mapping[str, int]) -> 
       axis_sizes: sizes of the mapped axes; ``{}`` if fn maps all of them by ``shard_map``. Ranks are numbered by
         flattening them in this order, the last one changing fastest, those of a shard_map inside after them; a
         communication over some of them happens at once for every index of the others.
+      compute: also record what each rank computes between its communications, as events of kind ``"compute"`` with
+        ``flops`` and ``nbytes``, for ``simulate`` with ``rates``.
 
     Returns:
       A Schedule.
@@ -53,7 +56,7 @@ def trace(fn: Callable[..., Any], *args: Any, axis_sizes: Mapping[str, int]) -> 
     sizes = _checked_sizes(axis_sizes)
     traced = jax.make_jaxpr(fn, axis_env=list(sizes.items()))(*args).jaxpr
     sizes = _with_inner_axes(traced, sizes)
-    recorder = Recorder(Ranks(sizes))
+    recorder = (ComputingRecorder if compute else Recorder)(Ranks(sizes))
     Walker(recorder, sizes).walk(traced, [recorder.nothing] * len(traced.invars), [True] * len(traced.outvars))
     return Schedule(*resolved(recorder.events, recorder.loops), recorder.ranks)
 

@@ -43,8 +43,16 @@ class Interpretation(Protocol[Value]):
 
     nothing: Value  # a constant, or an argument: there from the start
 
+    def enter(self, jaxpr: Jaxpr) -> None:
+        """Called before the equations of a jaxpr."""
+        ...
+
+    def local(self, equation: JaxprEqn, operands: Sequence[Value]) -> Value:
+        """The results of an equation that does not communicate."""
+        ...
+
     def join(self, values: Sequence[Value]) -> Value:
-        """The result of a local computation on these operands."""
+        """What depends on all of these."""
         ...
 
     def communicate(self, equation: JaxprEqn, operand: Value, source: Source | None) -> Value:
@@ -81,6 +89,7 @@ class Walker(Generic[Value]):
     def walk(self, jaxpr: Jaxpr, inputs: Sequence[Value], used: Sequence[bool]) -> list[Value]:
         """The jaxpr's outputs; only what the used ones need is interpreted, the others are ``nothing``."""
         nothing = self.interpretation.nothing
+        self.interpretation.enter(jaxpr)
         values = dict(zip(jaxpr.invars, inputs, strict=True))
 
         def read(atoms: Sequence[Var | Literal]) -> list[Value]:
@@ -102,7 +111,7 @@ class Walker(Generic[Value]):
 
     def local(self, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
         """The outputs of an equation that does not communicate: each needs all operands."""
-        return [self.interpretation.join(operands)] * len(equation.outvars)
+        return [self.interpretation.local(equation, operands)] * len(equation.outvars)
 
     def source_of(self, equation: JaxprEqn) -> Source | None:
         """The user's line that an equation comes from."""

@@ -100,7 +100,7 @@ def _halving_doubling(operator: str, p: int, n: float) -> Terms | None:
     share = (2**k - 1) / 2**k * n
     if operator == "all_reduce" and p != 2**k:
         return Terms(2 * k + 2, 2 * share + 2 * n, share + n)
-    if operator in ("reduce_scatter", "all_gather") and p == 2**k:
+    if operator in ("reduce_scatter", "all_gather", "scatter", "gather") and p == 2**k:
         return Terms(k, share, share if operator in REDUCING else 0.0)
     return None
 

@@ -214,6 +214,12 @@ class Needs:
     def __init__(self):
         self.numbers, self.needs = {}, {}
 
+    def enter(self, jaxpr):
+        pass
+
+    def local(self, equation, operands):
+        return self.join(operands)
+
     def join(self, values):
         return frozenset().union(*values)
 

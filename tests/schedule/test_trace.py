@@ -66,10 +66,10 @@ class TestAlgorithms:
     def test_halving_doubling_of_three_ranks_joins_and_gives_back(self, traced):
         schedule = traced(by("H-D_R"), r=3)
         assert [(event.label, event.messages.tolist()) for event in schedule] == [
-            ("halving_doubling_join", [[1, 0]]),
-            ("halving_doubling", [[0, 2], [2, 0]]),
-            ("halving_doubling", [[0, 2], [2, 0]]),
-            ("halving_doubling_give_back", [[0, 1]]),
+            ("halving_join_reduce", [[1, 0]]),
+            ("halving_reduce_scatter", [[0, 2], [2, 0]]),
+            ("doubling_all_gather", [[0, 2], [2, 0]]),
+            ("doubling_give_back", [[0, 1]]),
         ]
 
     def test_mesh(self, traced):
