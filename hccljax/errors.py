@@ -6,6 +6,7 @@ HcclError
 ├── AxisError          EI0003  an axis name that is not mapped here (also a NameError)
 ├── SettingError       EI0001  a bad environment variable or HCCL_ALGO text (also a ValueError)
 ├── UnsupportedError           an algorithm that has no such operator here (also a NotImplementedError)
+├── UnreachableError           ranks with no working way between them (also a ConnectionError)
 ├── VerificationError          an algorithm that loses, doubles or misplaces data (also an ArithmeticError)
 └── DerivativeError            a derivative that does not exist (also a NotImplementedError)
 
@@ -13,6 +14,11 @@ HcclWarning
 ├── FallbackWarning            another algorithm than the one asked for was used
 └── InvariantOperandWarning    a replicated operand was summed once per rank
 """
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
 
 
 def shown(value: object) -> str:
@@ -22,6 +28,14 @@ def shown(value: object) -> str:
     except Exception:  # a value whose repr fails still has to be named
         text = f"a {type(value).__name__}"
     return text if len(text) <= 120 else f"{text[:80]} … {text[-20:]} ({len(text)} characters)"
+
+
+def nearest(word: object, known: Collection[str]) -> str:
+    """``. Did you mean ...?`` with the known word nearest to the given one, or nothing."""
+    # Compared without case, as a wrong case is the commonest slip; a long word is no slip of any known one.
+    lowered = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(str(word)[:40].lower(), lowered, n=1)
+    return f". Did you mean {lowered[near[0]]}?" if near else ""
 
 
 class HcclError(Exception):
@@ -57,6 +71,10 @@ class SettingError(HcclError, ValueError):
 
 class UnsupportedError(HcclError, NotImplementedError):
     """The algorithm has no kernel for the operator, or not for this group, and was asked for strictly."""
+
+
+class UnreachableError(HcclError, ConnectionError):
+    """Two ranks of a topology between which no working way is left."""
 
 
 class VerificationError(HcclError, ArithmeticError):

@@ -235,7 +235,7 @@ def unsupported(algorithm: Algorithm, operator: str, why: str | None = None) -> 
     )
 
 
-RESERVED = ("hierarchical", "fullmesh", "NA", "null")
+RESERVED = ("hierarchical", "fastest", "fullmesh", "NA", "null")
 """Words that ``algorithm=`` and HCCL_ALGO understand in another way."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")

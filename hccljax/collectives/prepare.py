@@ -14,7 +14,7 @@ from hccljax.errors import InvariantOperandWarning
 from hccljax.group import AxisName, Group, as_group
 from hccljax.primitives.compat import checked_axes, varying
 from hccljax.reduction import MEAN, reduction
-from hccljax.selection.choice import POLICY, OfCommunicator, choose
+from hccljax.selection.choice import OfCommunicator, choose
 from hccljax.selection.notice import announce, outside
 from hccljax.selection.settings import Settings
 from hccljax.topology import Topology, as_topology
@@ -61,7 +61,7 @@ class Request:
         # An algorithm that accumulates divides a mean before it rounds it.
         divides = op == "mean" and accumulate_dtype is not None and p > 1
         by = MEAN if divides else None if op is None else reduction(op)
-        return Run(operator, decision.record, group, by, root, asked=decision.asked_by != POLICY)
+        return Run(operator, decision.record, group, by, root, asked=not decision.asked_by.startswith("policy"))
 
 
 def request(

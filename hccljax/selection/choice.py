@@ -10,16 +10,18 @@ from hccljax.algorithm import Algorithm, base, hierarchy, registered
 from hccljax.algorithm.base import REDUCING, VARIABLE
 from hccljax.algorithm.hierarchical import passed_up, serves
 from hccljax.algorithm.native import native
-from hccljax.errors import ArgumentError, SettingError, shown
+from hccljax.errors import ArgumentError, SettingError, nearest, shown
 from hccljax.selection.accumulation import accumulated
 from hccljax.selection.buffer import in_slices
 from hccljax.selection.decision import Decision
-from hccljax.selection.grammar import Levels, nearest, parse_algo
+from hccljax.selection.grammar import Levels, parse_algo
+from hccljax.selection.policies import RANKS, Question, policy_named
 from hccljax.selection.settings import Settings
 from hccljax.selection.substitute import ALIASES, lack, substituted
 from hccljax.topology import Topology
 
-POLICY = "policy ranks"
+POLICY = f"policy {RANKS}"
+FASTEST, FASTEST_POLICY = "fastest", "cost"
 COVERING = "runs in communicators of one size only"
 ALONE = "works on all levels together and runs on none beside another algorithm"
 UNEQUAL = "needs servers of one size"
@@ -43,6 +45,7 @@ def choose(
     settings: Settings | None = None,
     accumulate_dtype: str | None = None,
     leaves_out: bool = False,
+    policy: str | None = None,
 ) -> Decision:
     """The Decision for one operator on p ranks; it is said aloud where something runs (``announce``).
 
@@ -54,6 +57,7 @@ def choose(
       topology: the tiers, for hierarchies.
       settings: the environment; None reads it now.
       accumulate_dtype: the dtype in which contributions are to be added, by name; None is the message's own.
+      policy: the rule that chooses if nobody asks for an algorithm; None is that of the environment.
       leaves_out: True if the group leaves ranks of the axis out, which XLA's own collectives cannot do.
 
     Raises:
@@ -69,7 +73,11 @@ def choose(
         wanted, asked_by = (settings.algo, "HCCL_ALGO") if settings.algo else (None, POLICY)
     if topology is not None and topology.ranks != p:
         raise ArgumentError(f"topology {topology} has {topology.ranks} ranks, but the group has {p}; expected {p}")
-    decision = _Case(operator, nbytes, p, topology, leaves_out).decide(wanted, asked_by)
+    case = _Case(operator, nbytes, p, topology, leaves_out)
+    if wanted == FASTEST or (wanted is None and (policy or settings.policy) != RANKS):
+        decision = _by(FASTEST_POLICY if wanted == FASTEST else policy or settings.policy, case, settings, asked_by)
+    else:
+        decision = case.decide(wanted, asked_by)
     if accumulate_dtype is not None or (settings.deterministic == "strict" and operator in REDUCING):
         decision = accumulated(decision, accumulate_dtype)
     if nbytes > settings.buffer and p > 1:
@@ -77,8 +85,20 @@ def choose(
     return decision
 
 
+def _by(policy: str, case: _Case, settings: Settings, asked_by: str) -> Decision:
+    """The Decision of a policy other than ``ranks``."""
+    rule, asked_by = policy_named(policy), asked_by if asked_by in ("call", "communicator") else f"policy {policy}"
+    if rule is None or case.p == 1 or case.name == "all_to_all_vc":
+        return case.decide(None, asked_by)
+    name, reason = rule(Question(case.operator, case.p, case.nbytes, case.topology, settings))
+    decision = case.decide(name, asked_by)
+    if name is None:
+        return replace(decision, reason=f"{reason}, so: {decision.reason}")
+    return replace(decision, reason=reason if asked_by.startswith("policy") else f"{reason} (policy {policy})")
+
+
 def algorithms() -> tuple[str, ...]:
-    """The names that ``algorithm=`` takes: every registered algorithm, and ``hierarchical``.
+    """The names that ``algorithm=`` takes: every registered algorithm, and ``hierarchical``; ``"fastest"`` goes beside.
 
     A hierarchy of one algorithm for each level is written ``"level0:ring;level1:tree"``.
     """

@@ -18,7 +18,8 @@ class Decision:
       nbytes: bytes of one rank's message (all p blocks of it).
       algorithm: the name of the algorithm, a hierarchy as ``"level0:ring;level1:tree"``.
       reason: why, in one sentence.
-      asked_by: who asked: ``"call"``, ``"communicator"``, ``"HCCL_ALGO"``, or ``"policy ranks"`` if nobody did.
+      asked_by: who asked: ``"call"``, ``"communicator"``, ``"HCCL_ALGO"``, or ``"policy ranks"`` (cann, cost, …)
+        if nobody did.
       fallback: what was asked for and could not be had, with the reason; None if nothing.
       steps: the longest chain of dependent communications, by the algorithm's own formula.
       bytes_sent: the most bytes that one rank sends, by the algorithm's own formula, which leaves out the padding of a

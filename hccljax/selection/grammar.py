@@ -11,13 +11,12 @@ differ, blanks do not count, and the empty text leaves everything to the automat
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
-from hccljax.errors import ArgumentError, SettingError
+from hccljax.errors import ArgumentError, SettingError, nearest
 
 #: Algorithm words of HCCL's environment variable HCCL_ALGO that choose something.
 HCCL_WORDS = ("ring", "pipeline", "fullmesh", "H-D_R", "pairwise", "NHR", "NHR_V1", "AHC", "AHC_BROKE", "NB")
@@ -342,11 +341,3 @@ def _is_algorithm_word(name: object) -> bool:
     if not isinstance(name, str) or not name or name in UNCHOSEN:
         return False
     return not any(c in _SEPARATORS or c.isspace() for c in name)
-
-
-def nearest(word: object, known: Collection[str]) -> str:
-    """``. Did you mean ...?`` with the known word nearest to the given one, or nothing."""
-    # Compared without case, as a wrong case is the commonest slip; a long word is no slip of any known one.
-    lowered = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(str(word)[:40].lower(), lowered, n=1)
-    return f". Did you mean {lowered[near[0]]}?" if near else ""

@@ -64,7 +64,7 @@ def lower_bound(operator: str, nbytes: int, topology: Topology, root: int = 0) -
     if not topology.levels:
         raise ArgumentError(
             f"topology {topology} says nothing of its links; expected one with levels, such as "
-            f"'atlas-800t-a2:{topology}'"
+            f"'atlas-800t-a2:{topology.shape}'"
         )
     if topology.ranks == 1:
         return Bound(0.0, 0.0, "rank")

@@ -11,7 +11,7 @@ after the rows is one of message sizes: a schedule is timed for several factors 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,8 @@ import numpy as np
 from hccljax.schedule.clock import StepClock, grown
 from hccljax.schedule.event import COMPUTE, Event
 from hccljax.timing.rates import Rates
-from hccljax.topology.wiring import Routes, Wiring
+from hccljax.topology.detours import Routes
+from hccljax.topology.wiring import Wiring
 
 _LONGEST = 2.0**60  # units of a whole run
 _TOGETHER = 1 << 22  # messages of one full-mesh event that are looked at together
@@ -73,6 +74,7 @@ class TierClock(StepClock):
     def __init__(
         self,
         events: Sequence[Event],
+        rounds: Mapping[int, list[Round]],
         wiring: Wiring,
         places: np.ndarray,
         scales: np.ndarray,
@@ -80,20 +82,19 @@ class TierClock(StepClock):
         eager: bool,
     ):
         super().__init__()
-        self.n, self.eager, self.wiring, self._places = len(places), eager, wiring, places
+        self.n, self.eager, self.wiring, self.rounds = len(places), eager, wiring, rounds
         self._events = events
-        self._known: dict[Hashable, list[Round]] = {}
         self._work: dict[int, np.ndarray] = {}
-        self.rounds = {event.index: self._rounds(event) for event in events}
+        self._slowness = wiring.topology.slowness[places]
         seconds, combining, total = {}, {}, np.zeros(len(scales))
         for event in events:
-            rounds, nbytes = self.rounds[event.index], event.nbytes * scales
+            mine, nbytes = rounds[event.index], event.nbytes * scales
             if event.kind == COMPUTE:
-                self._work[event.index] = np.full(len(scales), speeds.seconds(event))
-                total += event.trips * self._work[event.index]
-            seconds[event.index] = [one.seconds(nbytes) for one in rounds]
+                self._work[event.index] = np.tile(speeds.seconds(event) * self._slowness, (len(scales), 1))
+                total += event.trips * self._work[event.index].max(axis=1)
+            seconds[event.index] = [one.seconds(nbytes) for one in mine]
             combining[event.index] = speeds.gamma * nbytes if event.reduces else 0 * nbytes
-            received = sum(len(one.parts) for one in rounds)
+            received = sum(len(one.parts) for one in mine)
             longest = sum((each.max(axis=1, initial=0) for each in seconds[event.index]), np.zeros(len(scales)))
             total += event.trips * (longest + received * combining[event.index])
         self.units = np.where(total > 0, total, 1.0) / _LONGEST
@@ -108,14 +109,6 @@ class TierClock(StepClock):
         self.state = np.zeros((1, len(scales), size), np.int64)
         self.nothing = np.zeros((1, len(scales), self.n), np.int64)
 
-    def _rounds(self, event: Event) -> list[Round]:
-        if event.kind == COMPUTE:
-            return []
-        key = (event.axes, event.layout, event.pattern)
-        if key not in self._known:
-            self._known[key] = list(_rounds(event, self.wiring, self._places))
-        return self._known[key]
-
     def _whole(self, seconds: np.ndarray) -> np.ndarray:
         units = self.units[:, None] if seconds.ndim == 2 else self.units
         return np.rint(seconds / units).astype(np.int64)
@@ -125,8 +118,9 @@ class TierClock(StepClock):
         return times * self.units.reshape(-1, *[1] * (times.ndim - 1))
 
     def computing(self) -> float:
-        """Seconds for which a rank computes, in the first size."""
-        executed = sum(event.trips * int(self._work[event.index][0]) for event in self._events if event.kind == COMPUTE)
+        """Seconds for which the busiest rank computes, in the first size."""
+        works = ((event.trips, self._work[event.index][0]) for event in self._events if event.kind == COMPUTE)
+        executed = sum(trips * int(work.max()) for trips, work in works)
         return float(executed * self.units[0])
 
     def communicate(self, event: Event, operand: np.ndarray) -> np.ndarray:
@@ -151,7 +145,7 @@ class TierClock(StepClock):
             ends[0] += durations[:, one.kind]
             for column in one.ports.T:
                 used = column > 0
-                state[..., column[used]] = ends[..., used]
+                state[..., column[used]] = self.later(state[..., column[used]], ends[..., used])
             for part in one.parts:
                 sources, destinations = one.sources[part], one.destinations[part]
                 there = self._combined(event, destinations, ends[..., part])
@@ -179,7 +173,7 @@ class TierClock(StepClock):
         unit = slice(self._compute, self._compute + self.n)
         start = self.later(operand, self.state[..., unit])
         ends = start.copy()
-        ends[0] += self._work[event.index][:, None]
+        ends[0] += self._work[event.index]
         self.state[..., unit] = ends
         self.note(event, None, slice(None), start, ends, ends)
         return ends
@@ -188,6 +182,21 @@ class TierClock(StepClock):
         self, event: Event, one: Round | None, part: slice, start: np.ndarray, end: np.ndarray, combined: np.ndarray
     ) -> None:
         """Called for all messages of a part of a round, and for all ranks of a computation (None), with their times."""
+
+
+def rounds_of(events: Sequence[Event], wiring: Wiring, places: np.ndarray) -> dict[int, list[Round]]:
+    """The messages of each event, by its index; those of events that are alike are one object."""
+    known: dict[Hashable, list[Round]] = {}
+    found: dict[int, list[Round]] = {}
+    for event in events:
+        key = (event.axes, event.layout, event.pattern)
+        if not event.is_communication:
+            found[event.index] = []
+            continue
+        if key not in known:
+            known[key] = list(_rounds(event, wiring, places))
+        found[event.index] = known[key]
+    return found
 
 
 def _rounds(event: Event, wiring: Wiring, places: np.ndarray) -> Iterator[Round]:
@@ -209,4 +218,18 @@ def _rounds(event: Event, wiring: Wiring, places: np.ndarray) -> Iterator[Round]
 
 def _round(sources: np.ndarray, destinations: np.ndarray, routes: Routes, parts: tuple[slice, ...]) -> Round:
     ways, kind = np.unique(np.stack([routes.latency, routes.rate], 1), axis=0, return_inverse=True)
-    return Round(sources, destinations, routes.ports, kind.reshape(-1), ways, parts)
+    return Round(sources, destinations, _distinct(routes.ports), kind.reshape(-1), ways, parts)
+
+
+def _distinct(ports: np.ndarray) -> np.ndarray:
+    """The ports with no port twice in a column, where messages share one: the second one moves to a further column."""
+    columns: list[np.ndarray] = []
+    for column in ports.T:
+        left = column
+        while left.any():
+            first = np.zeros_like(left)
+            at = np.unique(left, return_index=True)[1]
+            first[at] = left[at]
+            columns.append(first)
+            left = np.where(first > 0, 0, left)
+    return np.stack(columns, 1) if columns else ports

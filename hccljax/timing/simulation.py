@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from hccljax.errors import ArgumentError, shown
 from hccljax.schedule import Schedule
+from hccljax.schedule.event import Event
 from hccljax.schedule.replay import replay
-from hccljax.timing.clock import Speeds, TierClock
+from hccljax.timing.clock import Round, Speeds, TierClock, rounds_of
 from hccljax.timing.noting import NotingClock
 from hccljax.timing.rates import Rates
 from hccljax.timing.timeline import Timeline
-from hccljax.topology import Topology, as_topology
+from hccljax.topology import Topology, with_figures
 from hccljax.topology.wiring import Wiring
 
 MODES = ("ordered", "eager")
@@ -34,19 +36,30 @@ class Settled:
     speeds: Speeds
     eager: bool
 
-    def clock(self, scales: Sequence[float] | np.ndarray) -> TierClock:
+    @cached_property
+    def wiring(self) -> Wiring:
+        """The ports of the topology."""
+        return Wiring(self.topology)
+
+    @cached_property
+    def rounds(self) -> dict[int, list[Round]]:
+        """The messages of each event, with their ways."""
+        return rounds_of(self.schedule.events, self.wiring, self.places)
+
+    def clock(self, scales: Sequence[float] | np.ndarray = (1.0,)) -> TierClock:
         """A clock for the schedule with all its messages so many times as long."""
-        factors = np.asarray(scales, float)
-        return TierClock(self.schedule.events, Wiring(self.topology), self.places, factors, self.speeds, self.eager)
+        return TierClock(*self._of_clock, np.asarray(scales, float), self.speeds, self.eager)
+
+    @property
+    def _of_clock(self) -> tuple[Sequence[Event], dict[int, list[Round]], Wiring, np.ndarray]:
+        return self.schedule.events, self.rounds, self.wiring, self.places
 
     def timeline(self, limit: int) -> Timeline:
         """Every message and computation: all trips of all loops are run."""
-        clock = NotingClock(
-            self.schedule.events, Wiring(self.topology), self.places, np.ones(1), self.speeds, self.eager
-        )
+        clock = NotingClock(*self._of_clock, np.ones(1), self.speeds, self.eager)
         clock.limit = limit
         replay(self.schedule.events, self.schedule.loops, clock, jump=False)
-        return Timeline(clock.notes, float(clock.units[0]), self.schedule.n, self.topology.levels, clock.wiring.levels)
+        return Timeline(clock.notes, float(clock.units[0]), self.schedule.n, self.topology.levels, self.wiring.levels)
 
 
 def settled(
@@ -58,12 +71,7 @@ def settled(
     rates: Rates | None = None,
 ) -> Settled:
     """The arguments of ``simulate``, checked."""
-    known = as_topology(topology)
-    if known is None or not known.levels:
-        raise ArgumentError(
-            f"topology {shown(topology)} says nothing of its links; expected one with figures, such as "
-            f"'atlas-800t-a2:4x8'"
-        )
+    known = with_figures(topology)
     if mode not in MODES:
         raise ArgumentError(f"mode={shown(mode)}: expected one of {', '.join(MODES)}")
     if not isinstance(gamma, (int, float)) or not math.isfinite(gamma) or gamma < 0:
@@ -183,7 +191,7 @@ def simulate(
 
     Args:
       schedule: what ``hccljax.trace`` gives.
-      topology: with figures, such as ``"atlas-800t-a2:4x8"``.
+      topology: such as ``"atlas-800t-a2:4x8"``; one without figures, ``"4x8"``, is given those of atlas-800t-a2.
       placement: the place of each rank in the topology, [n]; rank r is at place r if it is not given.
       gamma: seconds that a receiver needs to combine one byte with its own, for messages that are to be combined.
       rates: how fast a rank computes, for a schedule that was traced with ``compute=True``; without, computations take
@@ -201,7 +209,7 @@ def simulate(
     53.8
     """
     run = settled(schedule, topology, placement, gamma, mode, rates)
-    clock = run.clock([1.0])
+    clock = run.clock()
     replay(schedule.events, schedule.loops, clock)
     seconds = clock.seconds(clock.state[0].max(axis=-1, initial=0))
     return Simulation(float(seconds[0]), clock.computing(), _tiers(run, clock), _assumptions(run), run)
@@ -237,6 +245,7 @@ def _assumptions(run: Settled) -> tuple[str, ...]:
     kinds = sorted({event.kind for event in run.schedule.events if event.kind in OPAQUE})
     if kinds:
         found.append(f"{', '.join(kinds)} of jax.lax: every rank sends to every other, as XLA's own way is not visible")
+    found += [f"degraded: {fault}" for fault in run.topology.faults]
     if run.eager:
         found.append("messages are not ordered within a stream (mode='eager')")
     return tuple(found)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 
 import numpy as np
 
 from hccljax.errors import ArgumentError, shown
+from hccljax.topology.faults import Fault
 from hccljax.topology.level import Level
-
-_SPEC = re.compile(r"[1-9][0-9]{0,6}(x[1-9][0-9]{0,6})*")
-_SERVERS = re.compile(r"[1-9][0-9]{0,6}(\+[1-9][0-9]{0,6})+")
 
 
 @dataclass(frozen=True)
@@ -29,16 +25,19 @@ class Topology:
     Attributes:
       sizes: members of each level, level 0 (inside a server) first; may be left out where servers says it.
       servers: ranks of each server, in rank order, where they differ; None where all are alike.
-      levels: how the tiers are wired, the innermost first; () where nothing is known of it. Wiring can be finer than
-        ``sizes``: two meshes of 4 that make a server of 8 are two levels of wiring in one tier. Where servers differ in
-        size, the last level is between servers, and those before it are inside the largest.
+      levels: how the ranks are wired, the innermost first; () where nothing is known of it. Wiring need not follow the
+        tiers: two meshes of 4 that make a server of 8 are two levels in one tier, and a fabric that joins the ranks of
+        several servers alike is one level over two tiers. Where servers differ in size, the last level is between
+        servers, and those before it are inside the largest.
       name: the preset, or "".
+      faults: what is slower than it should be, or lost (see ``degrade``).
     """
 
     sizes: tuple[int, ...] = ()
     servers: tuple[int, ...] | None = None
     levels: tuple[Level, ...] = ()
     name: str = ""
+    faults: tuple[Fault, ...] = ()
 
     def __post_init__(self) -> None:
         self._settle_sizes()
@@ -54,12 +53,11 @@ class Topology:
         if self.servers is not None:
             fits = math.prod(sizes[:-1]) >= max(self.servers) and sizes[-1] == len(self.servers)
         else:
-            reached = set(accumulate(sizes, operator.mul))
-            fits = math.prod(sizes) == self.ranks and reached >= set(accumulate(self.sizes, operator.mul))
+            fits = math.prod(sizes) == self.ranks
         if not fits:
             raise ArgumentError(
-                f"levels of {' x '.join(map(str, sizes))} members, innermost first, for {self} ranks: expected sizes "
-                f"that multiply to those of the tiers, innermost first"
+                f"levels of {' x '.join(map(str, sizes))} members, innermost first, for {self.ranks} ranks: expected "
+                f"sizes that multiply to as many"
             )
 
     def _settle_sizes(self) -> None:
@@ -97,7 +95,46 @@ class Topology:
             ranks = ranks // level.size
         return np.stack([*coordinates, *([server] if self.servers is not None else [])], axis=1)
 
+    def degrade(
+        self,
+        *,
+        link: tuple[int, int] | None = None,
+        rank: int | None = None,
+        level: int | None = None,
+        factor: float = 1.0,
+        lost: bool = False,
+        computing: float = 1.0,
+    ) -> Topology:
+        """The topology with something slower, or lost; faults add up.
+
+        Args:
+          link: two ranks, for the link between them, both ways; where a switch is between them there is none.
+          rank: a rank, for all its links and ports.
+          level: which level of the wiring: for a rank, only its links there; alone, all links of the level.
+          factor: what is left of the bandwidth, above 0 and up to 1.
+          lost: True if it is gone. Messages go another way where there is one: on a full mesh through a third rank, on
+            a ring the other way round; else ``hccljax.simulate`` raises an UnreachableError.
+          computing: what is left of a rank's computing speed, above 0 and up to 1.
+
+        >>> slow = as_topology("atlas-800t-a2:4x8").degrade(rank=3, level=1, factor=0.5)
+        """
+        return replace(self, faults=(*self.faults, Fault.of(self, link, rank, level, factor, lost, computing)))
+
+    @property
+    def slowness(self) -> np.ndarray:
+        """How many times longer each rank computes than it should, [ranks]."""
+        slow = np.ones(self.ranks)
+        for fault in self.faults:
+            if fault.computing != 1:
+                slow[fault.rank] /= fault.computing
+        return slow
+
     def __str__(self) -> str:
+        return f"{self.name}:{self.shape}" if self.name else self.shape
+
+    @property
+    def shape(self) -> str:
+        """The tiers, or the servers, as in a spec: ``"4x8"``, ``"5+3"``."""
         if self.servers is not None:
             return "+".join(map(str, self.servers))
         return "x".join(str(size) for size in reversed(self.sizes))
@@ -112,21 +149,3 @@ def as_sizes(sizes: Iterable[int], what: str, each: str = "level, level 0 first"
     if not members or min(members) < 1 or len(members) != len(tuple(sizes)):
         raise ArgumentError(f"{what} {shown(sizes)}: expected one positive int for each {each}")
     return members
-
-
-def as_topology(spec: str | Topology | None) -> Topology | None:
-    """A Topology from a spec.
-
-    Equal servers, outer tier first: ``"4x8"`` is 4 servers of 8, ``"2x4x8"`` 2 super pods of those. Servers of unequal
-    size, in rank order: ``"5+3"``.
-    """
-    if spec is None or isinstance(spec, Topology):
-        return spec
-    if isinstance(spec, str) and _SERVERS.fullmatch(spec):
-        return Topology(servers=tuple(int(size) for size in spec.split("+")))
-    if not isinstance(spec, str) or not _SPEC.fullmatch(spec):
-        raise ArgumentError(
-            f"topology {shown(spec)}: expected a spec such as '4x8' (4 servers of 8 ranks) or '5+3' (servers of 5 and "
-            f"of 3 ranks), or a hccljax.Topology"
-        )
-    return Topology(tuple(int(size) for size in reversed(spec.split("x"))))

@@ -10,28 +10,10 @@ message at a time in one direction:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from hccljax.topology.detours import Detours, Routes
 from hccljax.topology.model import Topology
-
-
-@dataclass(frozen=True)
-class Routes:
-    """What m messages that start together need.
-
-    Attributes:
-      level: the level of the wiring that each crosses, [m].
-      latency: seconds besides the bytes, [m].
-      rate: bytes/s, [m].
-      ports: the ports that each occupies, by number, [m, k]; 0 is none, and stands where a way is short.
-    """
-
-    level: np.ndarray
-    latency: np.ndarray
-    rate: np.ndarray
-    ports: np.ndarray
 
 
 class Wiring:
@@ -39,23 +21,35 @@ class Wiring:
 
     Attributes:
       topology: with levels.
+      places: those of its ranks, [ranks, levels].
       ports: how many there are, number 0 (none) included.
+      first: the first port of each level, and one more.
       levels: the level of each port, [ports]; -1 for number 0.
     """
 
     def __init__(self, topology: Topology):
         self.topology = topology
-        self._places = topology.places
-        self._first = [1]
+        self.places = topology.places
+        self.first = [1]
         for level in topology.levels:
             ways = {"switch": 2, "full_mesh": 2 * level.size, "ring": 2}[level.links]
-            self._first.append(self._first[-1] + topology.ranks * ways)
-        self.ports = self._first[-1]
-        self.levels = np.repeat(np.arange(-1, len(topology.levels)), np.diff([0, *self._first]))
+            self.first.append(self.first[-1] + topology.ranks * ways)
+        self.ports = self.first[-1]
+        self.levels = np.repeat(np.arange(-1, len(topology.levels)), np.diff([0, *self.first]))
+        self._detours = Detours(self) if topology.faults else None
 
     def routes(self, sources: np.ndarray, destinations: np.ndarray) -> Routes:
-        """The routes of messages between different ranks, [m] each."""
-        differ = self._places[sources] != self._places[destinations]
+        """The routes of messages between different ranks, [m] each.
+
+        Raises:
+          UnreachableError: what joins two ranks is lost, and there is no other way.
+        """
+        routes = self.plain(sources, destinations)
+        return routes if self._detours is None else self._detours.routes(routes, sources, destinations)
+
+    def plain(self, sources: np.ndarray, destinations: np.ndarray) -> Routes:
+        """The routes where nothing is degraded."""
+        differ = self.places[sources] != self.places[destinations]
         crossed = differ.shape[1] - 1 - np.argmax(differ[:, ::-1], axis=1)
         latency, rate = np.zeros(len(sources)), np.ones(len(sources))
         ways: list[tuple[np.ndarray, np.ndarray]] = []
@@ -74,8 +68,8 @@ class Wiring:
         self, k: int, sources: np.ndarray, destinations: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray | int, np.ndarray | int]:
         """(ports [m, k], hops, messages on the busiest link of each way) of messages that cross level k."""
-        level, first, n = self.topology.levels[k], self._first[k], self.topology.ranks
-        here, there = self._places[sources, k], self._places[destinations, k]
+        level, first, n = self.topology.levels[k], self.first[k], self.topology.ranks
+        here, there = self.places[sources, k], self.places[destinations, k]
         if level.links == "switch":
             return np.stack([first + sources, first + n + destinations], 1), 1, 1
         if level.links == "full_mesh":
@@ -85,7 +79,7 @@ class Wiring:
         up = 2 * ahead <= level.size
         hops = np.where(up, ahead, level.size - ahead)
         ports = np.zeros((len(sources), int(hops.max())), np.int64)
-        stride = self._stride(k)
+        stride = self.stride(k)
         for hop in range(ports.shape[1]):
             at = (here + np.where(up, hop, -hop)) % level.size
             ports[:, hop] = np.where(hop < hops, first + 2 * (sources + (at - here) * stride) + ~up, 0)
@@ -93,7 +87,7 @@ class Wiring:
         load[0] = 0
         return ports, hops, load[ports].max(axis=1)
 
-    def _stride(self, k: int) -> int:
+    def stride(self, k: int) -> int:
         """Ranks between neighbours at level k, where its servers are alike."""
         stride = 1
         for level in self.topology.levels[:k]:

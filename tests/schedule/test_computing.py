@@ -64,7 +64,7 @@ def test_segments_lie_between_communications():
 
     schedule = traced(step, F32(8, 8), F32(8, 8))
     assert kinds(schedule) == [(COMPUTE, 1), ("permute", 1), (COMPUTE, 1), (COMPUTE, 1)]
-    first, message, second, third = schedule
+    _, message, second, third = schedule
     assert (message.needs, second.needs, third.needs) == ((0,), (), (1, 2))
     assert [event.flops for event in schedule] == [1024, 0, 1024, 1024]
     assert [event.stream for event in schedule] == [-1, 0, -1, -1]

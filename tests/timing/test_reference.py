@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 
 import jax
 import numpy as np
@@ -132,7 +133,7 @@ def test_timelines_end_when_the_simulation_does(data):
     timeline = found.timeline()
     np.testing.assert_allclose(timeline.seconds, found.seconds, rtol=1e-12)
     path = timeline.critical_path()
-    assert all(a.combined == b.start for a, b in zip(path[:-1], path[1:], strict=True))
+    assert all(a.combined == b.start for a, b in pairwise(path))
     if path:
         assert path[0].start == 0
         assert path[-1].combined == timeline.seconds

@@ -1,0 +1,170 @@
+"""Specs, presets, meshes: which topology comes of them, and what is refused."""
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from hccljax.errors import ArgumentError
+from hccljax.topology import Level, Preset, Topology, as_topology, from_mesh, presets, register_preset, with_figures
+from hccljax.topology.presets import PRESETS, tiered
+
+
+def wired(topology):
+    return [(level.name, level.size, level.links, level.bandwidth) for level in topology.levels]
+
+
+@pytest.mark.parametrize(
+    ("spec", "sizes", "levels"),
+    [
+        ("atlas-800t-a2:4x8", (8, 4), [("HCCS", 8, "full_mesh", 56e9), ("RoCE", 4, "switch", 25e9)]),
+        ("atlas-800t-a2-effective:2x4", (4, 2), [("HCCS", 4, "full_mesh", 18.3e9), ("RoCE", 2, "switch", 20e9)]),
+        ("atlas-800t-a2:8", (8,), [("HCCS", 8, "full_mesh", 56e9)]),
+        (
+            "atlas-800t-a2:2x4x8",
+            (8, 4, 2),
+            [("HCCS", 8, "full_mesh", 56e9), ("RoCE", 4, "switch", 25e9), ("RoCE", 2, "switch", 25e9)],
+        ),
+        ("dgx-a100:4x8", (8, 4), [("NVLink", 8, "switch", 300e9), ("InfiniBand", 4, "switch", 25e9)]),
+        (
+            "atlas-800-910:4x8",
+            (8, 4),
+            [("HCCS", 4, "full_mesh", 10e9), ("HCCS joint", 2, "switch", 10e9), ("RoCE", 4, "switch", 10e9)],
+        ),
+        ("atlas-800-910:2x4", (4, 2), [("HCCS", 4, "full_mesh", 10e9), ("RoCE", 2, "switch", 10e9)]),
+        (
+            "atlas-900-a3:2x24x16",
+            (16, 24, 2),
+            [("SIO", 2, "full_mesh", 204e9), ("HCCS", 192, "switch", 196e9), ("RoCE", 2, "switch", 25e9)],
+        ),
+    ],
+)  # fmt: skip
+def test_presets(spec, sizes, levels):
+    topology = as_topology(spec)
+    assert (topology.sizes, topology.servers, wired(topology)) == (sizes, None, levels)
+    assert str(topology) == spec
+    assert as_topology(str(topology)) == topology
+    assert as_topology(topology) is topology
+
+
+def test_the_articles_ring():
+    """5 µs for 2^20 bytes."""
+    (hccs,) = as_topology("article:8").levels
+    assert (hccs.links, hccs.latency) == ("ring", 0)
+    assert (1 << 20) / hccs.bandwidth == pytest.approx(5e-6)
+
+
+def test_unequal_servers_with_figures():
+    topology = as_topology("atlas-800t-a2:5+3")
+    assert topology.servers == (5, 3)
+    assert [level.size for level in topology.levels] == [5, 2]
+    assert topology.places.tolist() == [[0, 0], [1, 0], [2, 0], [3, 0], [4, 0], [0, 1], [1, 1], [2, 1]]
+
+
+def test_bare_specs_have_no_figures():
+    assert as_topology("4x8").levels == ()
+    assert with_figures("4x8") == as_topology("atlas-800t-a2:4x8")
+    assert with_figures("32").levels[0].size == 32  # a flat group, wired as one server
+    assert with_figures("dgx-a100:8") == as_topology("dgx-a100:8")
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("atlas-800t-a3:4x8", "unknown topology preset 'atlas-800t-a3'.*Did you mean atlas-800t-a2"),
+        ("atlas-800t-a2", "says no sizes; expected them behind it, as in 'atlas-800t-a2:4x8'"),
+        ("atlas-800t-a2:4x16", "a server of 16 ranks: one of atlas-800t-a2 has up to 8"),
+        ("atlas-800t-a2:", "expected a spec such as"),
+        (":4x8", "unknown topology preset ''"),
+        ("4x", "expected a spec such as"),
+        ("0x8", "expected a spec such as"),
+        ("4x8x", "expected a spec such as"),
+        ("4x-8", "expected a spec such as"),
+        ("", "expected a spec such as"),
+        ("9" * 400, "expected a spec such as"),
+        (8, "expected a spec such as"),
+    ],
+)
+def test_bad_specs(spec, words):
+    with pytest.raises(ArgumentError, match=words):
+        as_topology(spec)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"bandwidth": 0}, "bandwidth=0.*above 0"),
+        ({"bandwidth": -1.0}, "bandwidth=-1"),
+        ({"bandwidth": float("nan")}, "bandwidth=nan"),
+        ({"bandwidth": float("inf")}, "bandwidth=inf"),
+        ({"bandwidth": "56"}, "bandwidth='56'"),
+        ({"bandwidth": True}, "bandwidth=True"),
+        ({"latency": -1e-6}, "latency=-1e-06"),
+        ({"latency": float("nan")}, "latency=nan"),
+        ({"size": 0}, "size=0"),
+        ({"size": 2.0}, "size=2.0"),
+        ({"links": "torus"}, "links='torus'"),
+        ({"oversubscription": 0.5}, "oversubscription=0.5"),
+        ({"oversubscription": 2.0}, "expected 'switch'"),
+    ],
+)
+def test_bad_levels(change, words):
+    given = {"name": "x", "size": 4, "links": "full_mesh", "bandwidth": 1e9, "latency": 0.0} | change
+    with pytest.raises(ArgumentError, match=words):
+        Level(**given)
+
+
+def test_sizes_that_do_not_fit():
+    level = Level("x", 4, "switch", 1e9, 0.0)
+    with pytest.raises(ArgumentError, match="levels of 4 members, innermost first, for 8 ranks"):
+        Topology((8,), levels=(level,))
+    with pytest.raises(ArgumentError, match="levels of 4 members"):
+        Topology(servers=(3, 1), levels=(level,))
+    with pytest.raises(ArgumentError, match="Topology levels hold 'x'"):
+        Topology((4,), levels=("x",))
+    assert Topology(levels=(level, level)).sizes == (4, 4)
+
+
+def test_presets_say_where_they_come_from():
+    assert {"atlas-800-910", "atlas-800t-a2", "atlas-900-a3", "dgx-a100", "article"} <= set(presets())
+    for preset in PRESETS.values():
+        assert len(preset.source) > 30
+        assert as_topology(preset.example).name == preset.name
+
+
+def test_a_preset_of_ones_own():
+    level = Level("wire", 1, "switch", 1e9, 0.0)
+    mine = Preset(
+        "mine", "measured", tiered(lambda size: (Level("bus", size, "switch", 2e9, 0.0),), level), 4, "mine:2x4"
+    )
+    try:
+        assert register_preset(mine) is register_preset(mine)
+        assert wired(as_topology("mine:2x4")) == [("bus", 4, "switch", 2e9), ("wire", 2, "switch", 1e9)]
+        with pytest.raises(ArgumentError, match="registered already"):
+            register_preset(Preset("mine", "other", mine.wire, 4, ""))
+    finally:
+        PRESETS.pop("mine", None)
+    with pytest.raises(ArgumentError, match=r"expected a hccljax\.topology\.Preset"):
+        register_preset("mine")
+
+
+def mesh_of(*processes):
+    devices = np.array([SimpleNamespace(process_index=process) for process in processes], object)
+    return SimpleNamespace(devices=devices)
+
+
+class TestMesh:
+    def test_one_process(self):
+        assert from_mesh(jax.make_mesh((2, 4), ("a", "b"))) == Topology((8,))
+
+    def test_processes_are_servers(self):
+        assert from_mesh(mesh_of(0, 0, 0, 1, 1, 1)) == Topology((3, 2))
+        assert from_mesh(mesh_of(3, 3, 3, 1, 1)) == Topology(servers=(3, 2))
+
+    def test_refusals(self):
+        with pytest.raises(ArgumentError, match="do not follow each other"):
+            from_mesh(mesh_of(0, 1, 0, 1))
+        for bad in (None, 8, mesh_of()):
+            with pytest.raises(ArgumentError, match=r"expected a jax\.sharding\.Mesh"):
+                from_mesh(bad)
