@@ -1,0 +1,197 @@
+"""Policy ``cost``, which ``algorithm="fastest"`` asks: the algorithm with the least predicted time on the topology.
+
+Every registered algorithm that has the operator is a candidate, and one hierarchy: that of the fastest algorithm for each
+tier. Times are those of ``hccljax.simulate``; those of mesh, star and pairwise on many ranks are closed forms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from hccljax.algorithm import Algorithm, base, hierarchy, registered
+from hccljax.algorithm.base import COMPOSED
+from hccljax.algorithm.hierarchical import serves
+from hccljax.selection.policies import Question, register_policy
+from hccljax.selection.substitute import lack
+from hccljax.timing.exchange import EXCHANGES, LARGEST, exchange_seconds
+from hccljax.timing.kernel import kernel_seconds
+from hccljax.topology import Topology, with_figures
+
+GRID = tuple(1 << k for k in range(8, 33))
+"""Message sizes in bytes at which all candidates are timed once; in between, times are read off straight lines."""
+
+CLOSE = 1.1
+"""Candidates within this factor of the fastest on those lines are timed for the very size that is asked for."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """The candidates for one operator on one topology.
+
+    Attributes:
+      operator: such as ``"all_reduce"``.
+      topology: with levels; all its ranks take part.
+      buffer: bytes above which a message is sent in slices (HCCL_BUFFSIZE).
+    """
+
+    operator: str
+    topology: Topology
+    buffer: int
+
+    @property
+    def p(self) -> int:
+        """Ranks."""
+        return self.topology.ranks
+
+    def flat(self) -> dict[str, Algorithm]:
+        """The algorithms that work on all ranks together, by name."""
+        found = {}
+        for name in base.algorithms():
+            record = registered(name)
+            if name == "native" or lack(self.operator, record) is not None:
+                continue
+            if record.over is not None and self.topology.servers is not None:
+                if record.over_servers is None:
+                    continue
+                record = record.over_servers(self.topology.servers)
+            elif record.over is not None:
+                record = record.over(self.topology.sizes)
+            found[name] = record
+        return found
+
+    def seconds(self, record: Algorithm, sizes: Sequence[int]) -> np.ndarray:
+        """What an algorithm takes on all ranks for messages of several sizes: [sizes]."""
+        slices = [divmod(nbytes, self.buffer) for nbytes in sizes]
+        if not any(whole for whole, _ in slices):
+            return self._unsliced(record, sizes)
+        *rest, one = self._unsliced(record, [*(left for _, left in slices), self.buffer])
+        return np.array([whole * one + (part if left else 0.0) for (whole, left), part in zip(slices, rest, strict=True)])
+
+    def _unsliced(self, record: Algorithm, sizes: Sequence[int]) -> np.ndarray:
+        if record.name in EXCHANGES and self.p > LARGEST:
+            return exchange_seconds(record.name, self.operator, self.p, sizes, self.topology)
+        tiers = self.topology.sizes if self.topology.servers is None else None
+        return kernel_seconds(record, self.operator, self.p, sizes, self.topology, tiers)
+
+    def hierarchies(self, sizes: Sequence[int]) -> list[Algorithm | None]:
+        """For each size the hierarchy of the fastest algorithm on each tier; None on one tier."""
+        tiers = self.topology.sizes
+        if len(tiers) < 2 or self.topology.servers is not None:
+            return [None] * len(sizes)
+        best = [self._fastest_on(k, sizes) for k in range(len(tiers))]
+        if not all(best):
+            return [None] * len(sizes)
+        return [hierarchy(levels, tiers) for levels in zip(*best, strict=True)]
+
+    def _fastest_on(self, k: int, sizes: Sequence[int]) -> list[Algorithm]:
+        tiers, top = self.topology.sizes, k == len(self.topology.sizes) - 1
+        stride = math.prod(tiers[:k])
+        wraps = self.operator in COMPOSED
+        parts = COMPOSED[self.operator] if wraps and not top else (self.operator,)
+        if self.operator == "all_to_all":
+            seen = list(sizes)
+        elif wraps:
+            seen = [-(-nbytes // stride) for nbytes in sizes]
+        else:
+            seen = [-(-nbytes * stride * tiers[k] // self.p) for nbytes in sizes]
+        times = {}
+        for name in base.algorithms():
+            record = registered(name)
+            quick = name != "native" and (name not in EXCHANGES or tiers[k] <= LARGEST)
+            if quick and serves(record, self.operator, top) and all(record.supports(part) for part in parts):
+                times[name] = sum(
+                    kernel_seconds(record, part, tiers[k], seen, self.topology, None, stride) for part in parts
+                )
+        if not times:
+            return []
+        names = list(times)
+        return [registered(names[i]) for i in np.argmin(np.stack([times[name] for name in names]), axis=0)]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An algorithm that could run an operator.
+
+    Attributes:
+      algorithm: its name, a hierarchy as ``"level0:mesh;level1:NHR"``.
+      record: the Algorithm itself.
+      seconds: predicted, [sizes].
+    """
+
+    algorithm: str
+    record: Algorithm
+    seconds: np.ndarray
+
+
+def timed(field: Field, sizes: Sequence[int]) -> list[Candidate]:
+    """All candidates with their times for several sizes; a hierarchy has times where it is the one, inf elsewhere."""
+    found = [Candidate(name, record, field.seconds(record, sizes)) for name, record in field.flat().items()]
+    chosen: dict[str, list[int]] = {}
+    records = field.hierarchies(sizes)
+    for index, record in enumerate(records):
+        if record is not None:
+            chosen.setdefault(record.name, []).append(index)
+    for name, indices in chosen.items():
+        record = records[indices[0]]
+        assert record is not None
+        seconds = np.full(len(sizes), np.inf)
+        seconds[indices] = field.seconds(record, [sizes[index] for index in indices])
+        found.append(Candidate(name, record, seconds))
+    return found
+
+
+@lru_cache(maxsize=256)
+def _table(field: Field, known: int) -> tuple[Candidate, ...]:
+    return tuple(timed(field, GRID))
+
+
+def table(field: Field) -> tuple[Candidate, ...]:
+    """All candidates at the sizes of GRID; made once, and anew when algorithms have been registered."""
+    return _table(field, base.registered_so_far())
+
+
+def fastest(field: Field, nbytes: int) -> tuple[Candidate, float, Candidate | None]:
+    """(the fastest candidate, its seconds, the next one)."""
+    lines = [(_on_line(candidate.seconds, nbytes), candidate) for candidate in table(field)]
+    lines.sort(key=lambda line: line[0])
+    near = [candidate for seconds, candidate in lines if seconds <= CLOSE * lines[0][0]]
+    exact = [(float(field.seconds(candidate.record, [nbytes])[0]), candidate) for candidate in near[:3]]
+    exact.sort(key=lambda one: one[0])
+    others = [candidate for _, candidate in exact[1:]] or [candidate for _, candidate in lines[1:]]
+    return exact[0][1], exact[0][0], others[0] if others else None
+
+
+def _on_line(seconds: np.ndarray, nbytes: int) -> float:
+    """The time for a size by the straight line between its neighbours on the grid; beyond the grid, the last line's."""
+    k = int(np.clip(np.searchsorted(GRID, nbytes), 1, len(GRID) - 1))
+    low, high = GRID[k - 1], GRID[k]
+    if not math.isfinite(seconds[k - 1] + seconds[k]):
+        # A hierarchy is a candidate for some sizes only: near those it may be the one.
+        finite = [t * nbytes / n if nbytes > n else t for t, n in ((seconds[k - 1], low), (seconds[k], high))]
+        return float(min(finite))
+    return float(seconds[k - 1] + (seconds[k] - seconds[k - 1]) * (nbytes - low) / (high - low))
+
+
+def field_of(question: Question) -> Field:
+    """The candidates for a question; ranks without a topology are wired as one server of the default preset."""
+    topology = with_figures(question.topology or Topology((question.p,)))
+    return Field(question.operator, topology, question.settings.buffer)
+
+
+@lru_cache(maxsize=4096)
+def _chosen(field: Field, nbytes: int, known: int) -> tuple[str, str]:
+    best, seconds, other = fastest(field, nbytes)
+    against = "" if other is None else f", then {other.algorithm}"
+    return best.algorithm, f"least predicted time on {field.topology}: {1e6 * seconds:,.4g} µs{against}"
+
+
+def _least(question: Question) -> tuple[str | None, str]:
+    return _chosen(field_of(question), question.nbytes, base.registered_so_far())
+
+
+register_policy("cost", _least)

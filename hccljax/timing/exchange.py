@@ -1,0 +1,41 @@
+"""Closed forms on tiers of the algorithms in which every rank talks to every other: their traces have p² messages.
+
+All ranks start together and do the same, so one rank's ports decide. A message crosses the outermost level at which two
+ranks differ; on a switch a rank's messages across it queue at its port, on a full mesh each has a link.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hccljax.algorithm.base import COMPOSED
+from hccljax.topology import Topology
+
+EXCHANGES = ("mesh", "star", "pairwise")
+
+LARGEST = 256
+"""Up to here they are simulated like all others: 256 ranks on two tiers take 50 ms."""
+
+
+def exchange_seconds(name: str, operator: str, p: int, sizes: Sequence[int], topology: Topology) -> np.ndarray:
+    """Seconds that mesh, star or pairwise takes on all p ranks of a topology for messages of several sizes: [sizes]."""
+    n = np.asarray(sizes, float)
+    if operator in COMPOSED and name == "mesh":
+        return sum((exchange_seconds(name, part, p, sizes, topology) for part in COMPOSED[operator]), np.zeros(len(n)))
+    nbytes = n if name == "star" and operator in ("broadcast", "reduce") else n / p
+    queues, steps = np.zeros_like(n), np.zeros_like(n)
+    reached = 1
+    for level in topology.levels:
+        beyond = reached * (level.size - 1)  # ranks whose outermost difference is here
+        reached *= level.size
+        if not beyond:
+            continue
+        one = level.latency + nbytes / level.rate
+        ports = {"switch": 1, "full_mesh": level.size - 1, "ring": min(2, level.size - 1)}[level.links]
+        queues = np.maximum(queues, math.ceil(beyond / ports) * one)
+        # A step of pairwise sends as far as to any rank at that distance: its slowest message is over the outermost level.
+        steps = (p - 1) * np.maximum(steps / max(p - 1, 1), one)
+    return steps if name == "pairwise" else queues

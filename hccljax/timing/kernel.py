@@ -1,0 +1,89 @@
+"""How long an algorithm's operator takes on a topology: its kernel, traced once and simulated for any size.
+
+The schedule of a kernel has the same form for all sizes between two that its record tells apart, and its messages grow
+with the size; so one trace serves many sizes. Sizes that do not cut into even blocks are taken as if they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+
+import jax
+import numpy as np
+
+from hccljax.algorithm import Algorithm
+from hccljax.algorithm.base import GIVES_BLOCKS, REDUCING, TAKES_BLOCKS, run
+from hccljax.group import Group
+from hccljax.reduction import reduction
+from hccljax.schedule import Schedule, trace
+from hccljax.timing.simulation import Settled, makespans, settled
+from hccljax.topology import Topology
+
+_AXIS = "rank"
+_EVEN = 1 << 16  # bytes of a block
+
+
+def kernel_schedule(
+    record: Algorithm, operator: str, p: int, nbytes: int, tiers: tuple[int, ...] | None = None
+) -> Schedule:
+    """What an operator communicates for a message of nbytes, up to p - 1 more, on p ranks.
+
+    Args:
+      record: an algorithm that supports the operator.
+      operator: such as ``"all_reduce"``.
+      p: ranks.
+      nbytes: bytes of one rank's message, all p blocks of it.
+      tiers: members of each level, level 0 first, for a record that works on tiers.
+    """
+    block = -(-nbytes // p)
+    if operator in TAKES_BLOCKS:
+        shape: tuple[int, ...] = (p, block)
+    else:
+        shape = (block,) if operator in GIVES_BLOCKS else (block * p,)
+    op, group = reduction("sum") if operator in REDUCING else None, Group(_AXIS, levels=tiers)
+    operand = jax.ShapeDtypeStruct(shape, np.uint8)
+    return trace(lambda x: run(record, operator, x, group, op), operand, axis_sizes={_AXIS: p})
+
+
+@lru_cache(maxsize=4096)
+def _slot(*key: Hashable) -> list[tuple[Settled, int]]:
+    """Where the run of a form is kept, with the bytes it was traced for; empty until then."""
+    return []
+
+
+def kernel_seconds(
+    record: Algorithm,
+    operator: str,
+    p: int,
+    sizes: Sequence[int],
+    topology: Topology,
+    tiers: tuple[int, ...] | None = None,
+    stride: int = 1,
+) -> np.ndarray:
+    """Seconds that an operator takes for messages of several sizes: [sizes].
+
+    Args:
+      record, operator, p, tiers: as in ``kernel_schedule``.
+      sizes: bytes of one rank's message.
+      topology: with levels.
+      stride: the ranks take every stride-th place of the topology.
+    """
+    def form(nbytes: int) -> tuple[int, int]:
+        return record.cost(operator, p, nbytes).steps, sum(nbytes > threshold for threshold in record.regimes)
+
+    found = np.zeros(len(sizes))
+    forms: dict[tuple[int, int], list[int]] = {}
+    for index, nbytes in enumerate(sizes):
+        forms.setdefault(form(nbytes), []).append(index)
+    for one, indices in forms.items():
+        slot = _slot(record, operator, p, one, topology, tiers, stride)
+        if not slot:
+            # A message of many bytes a block, if the form has one: rounding up to whole blocks leaves it what it is.
+            nbytes = max(sizes[index] for index in indices)
+            nbytes = _EVEN * p if form(_EVEN * p) == one else nbytes
+            schedule = kernel_schedule(record, operator, p, nbytes, tiers)
+            slot.append((settled(schedule, topology, (np.arange(p) * stride).tolist()), -(-max(nbytes, 1) // p) * p))
+        run_, traced = slot[0]
+        found[indices] = makespans(run_, [sizes[index] / traced for index in indices])
+    return found
