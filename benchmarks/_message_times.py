@@ -70,6 +70,7 @@ CANDIDATES: dict[str, PerDevice] = {
     "double_tree": ours("double_tree"),
     "double_ring": ours("double_ring"),
     "pipeline": ours("pipeline", "2x4"),
+    "NHR_pipeline": ours("NHR_pipeline", "2x4"),
     "tree": ours("tree"),
 }
 

@@ -38,14 +38,16 @@ from hccljax.errors import (
     HcclWarning,
     InvariantOperandWarning,
     SettingError,
+    UnreachableError,
     UnsupportedError,
     VerificationError,
 )
 from hccljax.group import Group
 from hccljax.proof import Proof, verify
 from hccljax.schedule import Schedule, trace
-from hccljax.selection import Decision, algorithms, explain
-from hccljax.topology import Topology
+from hccljax.selection import Decision, algorithms, explain, policies, register_policy
+from hccljax.timing import Rates, closed_form, lower_bound, simulate
+from hccljax.topology import Level, Topology
 from hccljax.training import as_varying, value_and_grad
 
 __version__ = "0.1.0"
@@ -63,10 +65,13 @@ __all__ = [
     "HcclError",
     "HcclWarning",
     "InvariantOperandWarning",
+    "Level",
     "Proof",
+    "Rates",
     "Schedule",
     "SettingError",
     "Topology",
+    "UnreachableError",
     "UnsupportedError",
     "VerificationError",
     "algorithms",
@@ -80,15 +85,20 @@ __all__ = [
     "barrier",
     "batch_send_recv",
     "broadcast",
+    "closed_form",
     "explain",
     "gather",
     "lax",
+    "lower_bound",
+    "policies",
     "reduce",
     "reduce_scatter",
     "reduce_scatter_v",
     "register",
+    "register_policy",
     "scatter",
     "send_recv",
+    "simulate",
     "trace",
     "value_and_grad",
     "verify",

@@ -3,7 +3,8 @@
 # Importing a module registers its algorithm; this is the order in which they are listed.
 # isort: off
 from hccljax.algorithm import (
-    ring, double_ring, tree, double_tree, halving_doubling, nhr, nb, mesh, star, pipeline, ahc, pairwise, bruck, native,
+    ring, double_ring, tree, double_tree, halving_doubling, nhr, nb, mesh, star, pipeline, nhr_pipeline, ahc, pairwise,
+    bruck, native,
 )  # fmt: skip
 
 # isort: on
@@ -11,7 +12,8 @@ from hccljax.algorithm.base import Algorithm, algorithms, register, registered, 
 from hccljax.algorithm.hierarchical import hierarchy
 
 BUILT_IN = (
-    ring, tree, double_tree, double_ring, halving_doubling, nhr, nb, mesh, star, pipeline, ahc, pairwise, bruck, native,
+    ring, tree, double_tree, double_ring, halving_doubling, nhr, nb, mesh, star, pipeline, nhr_pipeline, ahc, pairwise,
+    bruck, native,
 )  # fmt: skip
 
 __all__ = ["Algorithm", "algorithms", "hierarchy", "register", "registered", "run"]

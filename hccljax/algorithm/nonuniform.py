@@ -53,39 +53,59 @@ def order(n: int) -> tuple[int, ...]:
 
 def halve(blocks: jax.Array, group: Group, op: Reduction, way: int, label: str) -> jax.Array:
     """blocks [p, …] → this rank's block […], reduced."""
-    p, rank, rows = group.size, group.rank, blocks
-    whole = halvings(p)
-    for s in range(whole):
-        kept, sent = by_parity(rows, rank >> s & 1 == 1)
-        rows = op(kept, group.shift(sent, way << s, label))
-    if p >> whole == 1:
-        return rows[0]
-    rows = take_rows(rows, blocks_at(order(p >> whole), rank >> whole, p >> whole, way))
-    for s in range(whole, depth(p)):
-        pairs = rows.shape[0] // 2
-        if rows.shape[0] % 2:
-            sent, kept, alone = rows[:pairs], rows[pairs : 2 * pairs], rows[2 * pairs :]
-            rows = lax.concatenate([op(kept, group.shift(sent, way << s, label)), alone], 0)
-        else:
-            rows = op(rows[:pairs], group.shift(rows[pairs:], way << s, label))
+    rows = blocks
+    for s in range(depth(group.size)):
+        kept, sent, alone = halved(rows, s, group, way)
+        met = op(kept, group.shift(sent, way << s, label))
+        rows = lax.concatenate([met, alone], 0) if alone.shape[0] else met
     return rows[0]
+
+
+def halved(
+    rows: jax.Array, s: int, group: Group, way: int, count: int | None = None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """rows […] before step s → those that are kept, those that are sent to meet them, one without a partner or none.
+
+    Once the even factors of the group's size are used up, rows may be the first ones only of count.
+    """
+    whole = halvings(group.size)
+    if s < whole:
+        kept, sent = by_parity(rows, group.rank >> s & 1 == 1)
+        return kept, sent, rows[:0]
+    if s == whole:
+        odd = group.size >> whole
+        rows = take_rows(rows, blocks_at(order(odd), group.rank >> whole, odd, way))
+    count = rows.shape[0] if count is None else count
+    pairs = count // 2
+    if count % 2:
+        return rows[pairs : 2 * pairs], rows[:pairs], rows[2 * pairs :]
+    return rows[:pairs], rows[pairs:count], rows[:0]
 
 
 def double(block: jax.Array, group: Group, way: int, label: str) -> jax.Array:
     """block […] of each rank → [p, …]: ``halve`` backwards."""
-    p, rank, rows = group.size, group.rank, block[None]
-    whole = halvings(p)
-    odd = p >> whole
-    for s in reversed(range(whole, depth(p))):
-        places = -(-p >> s)
-        received = group.shift(rows[: places // 2], -way << s, label)
-        rows = lax.concatenate([received, rows] if places % 2 else [rows, received], 0)
-    if odd > 1:
-        rows = place_rows(lax.empty(rows.shape, rows.dtype), rows, blocks_at(order(odd), rank >> whole, odd, way))
-    for s in reversed(range(whole)):
-        received = group.shift(rows, -way << s, label)
-        rows = interleaved(rows, received, rank >> s & 1 == 1)
+    rows = block[None]
+    for s in reversed(range(depth(group.size))):
+        received = group.shift(to_double(rows, s, group), -way << s, label)
+        rows = doubled(rows, received, s, group, way)
     return rows
+
+
+def to_double(rows: jax.Array, s: int, group: Group) -> jax.Array:
+    """The rows that are sent when step s is taken back."""
+    return rows[: -(-group.size >> s) // 2] if s >= halvings(group.size) else rows
+
+
+def doubled(rows: jax.Array, received: jax.Array, s: int, group: Group, way: int) -> jax.Array:
+    """The rows before step s from those after it and those received."""
+    whole = halvings(group.size)
+    if s < whole:
+        return interleaved(rows, received, group.rank >> s & 1 == 1)
+    rows = lax.concatenate([received, rows] if -(-group.size >> s) % 2 else [rows, received], 0)
+    if s > whole:
+        return rows
+    odd = group.size >> whole
+    return place_rows(lax.empty(rows.shape, rows.dtype), rows, blocks_at(order(odd), group.rank >> whole, odd, way))
 
 
 def spread(rows: jax.Array, group: Group, way: int, label: str) -> jax.Array:

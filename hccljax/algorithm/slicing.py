@@ -27,10 +27,12 @@ def sliced(algorithm: Algorithm, buffer: int) -> Algorithm:
     """The algorithm, at most ``buffer`` bytes of a message (all p blocks of it) at a time."""
 
     def steps(operator: str, p: int, nbytes: int) -> int:
-        return fillings(nbytes, buffer) * algorithm.cost(operator, p, min(nbytes, buffer)).steps
+        count = fillings(nbytes, buffer)
+        return count * algorithm.cost(operator, p, -(-nbytes // count)).steps
 
     def bytes_sent(operator: str, p: int, nbytes: int) -> int:
-        return fillings(nbytes, buffer) * algorithm.cost(operator, p, min(nbytes, buffer)).bytes_sent
+        count = fillings(nbytes, buffer)
+        return count * algorithm.cost(operator, p, -(-nbytes // count)).bytes_sent
 
     kernels: dict[str, Any] = {
         name: _kernel(algorithm, name, buffer) if algorithm.supports(name) else None for name in OPERATORS
@@ -39,7 +41,7 @@ def sliced(algorithm: Algorithm, buffer: int) -> Algorithm:
 
 
 def fillings(nbytes: int, buffer: int) -> int:
-    """How many slices a message is cut in. All are equally long: the last one overlaps the one before it."""
+    """How many slices a message is cut in, all equally long: where they do not fit, the last overlaps the other one."""
     return max(1, -(-nbytes // buffer))
 
 
@@ -67,9 +69,13 @@ def in_slices(
     shape = x.shape[1:] if blocks_in else x.shape
     length = math.prod(shape)
     widest = buffer // (x.dtype.itemsize * (group.size if blocks_in or blocks_out else 1))
-    width = max(1, widest - widest % group.size if widest > group.size else widest)
-    if width >= length:
+    widest = max(1, widest)
+    if widest >= length:
         return one(x)
+    width = -(-length // -(-length // widest))
+    if width > group.size:  # even blocks, unless they would make it one slice more
+        even = -(-width // group.size) * group.size
+        width = even if even <= widest else widest - widest % group.size if widest > group.size else width
     rows = lax.reshape(x, (x.shape[0], length) if blocks_in else (length,))
     result = jax.eval_shape(one, jax.ShapeDtypeStruct((*rows.shape[:-1], width), x.dtype))
     out = vary(lax.empty((*result.shape[:-1], length), result.dtype), group.axes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
@@ -22,9 +22,11 @@ from hccljax.proof.terms import SHIFT, Terms
 from hccljax.proof.values import AXIS, Data
 from hccljax.reduction import reduction
 from hccljax.selection.choice import choose
+from hccljax.selection.settings import Settings
 from hccljax.topology import Topology, as_topology
 
 _DTYPE = np.dtype(np.float32)
+_PIECES = 128  # pieces that a block may be cut into, if their number is a power of two
 _FINE = 8  # grains that a p-th of a message is cut into at least, if p is a power of two
 
 
@@ -107,12 +109,15 @@ def verify(
     """
     tiers = _checked(operator, p, op, root, topology, nbytes)
     sizes = [_small(operator, p, tiers) if nbytes is None else _elements(operator, p, nbytes)]
-    record = _record(algorithm, operator, p, sizes[0], tiers)
+    settings = Settings.from_environment()
+    if nbytes is None:  # sizes are this function's own choice: to prove how slices are cut is not what they are for
+        settings = replace(settings, buffer=2**62)
+    record = _record(algorithm, operator, p, sizes[0], tiers, settings)
     if nbytes is None:
         sizes += [_beyond(operator, p, threshold) for threshold in record.regimes]
     exact = True
     for size in sizes:
-        record = _record(algorithm, operator, p, size, tiers)
+        record = _record(algorithm, operator, p, size, tiers, settings)
         exact &= _proved(record, operator, p, op, root, tiers, size)
     return Proof(
         algorithm=record.name,
@@ -142,11 +147,13 @@ def _checked(
     return as_topology(topology)
 
 
-def _record(algorithm: str | Algorithm, operator: str, p: int, size: int, topology: Topology | None) -> Algorithm:
+def _record(
+    algorithm: str | Algorithm, operator: str, p: int, size: int, topology: Topology | None, settings: Settings
+) -> Algorithm:
     """The record that runs; a substitute for what was asked for would prove another algorithm."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        decision = choose(operator, _nbytes(operator, p, size), p, algorithm, topology)
+        decision = choose(operator, _nbytes(operator, p, size), p, algorithm, topology, settings=settings)
     if decision.fallback is not None or decision.record is None:
         raise UnsupportedError(f"nothing to prove: {decision.fallback}; expected an algorithm that has {operator}")
     return decision.record
@@ -191,7 +198,7 @@ def _elements(operator: str, p: int, nbytes: int) -> int:
 
 def _parts(operator: str, p: int) -> int:
     """Into how many grains a large message is divided: a number that every way of cutting it should divide."""
-    return 2 if _has_blocks(operator) else math.lcm(p, _FINE << p.bit_length())
+    return _PIECES if _has_blocks(operator) else math.lcm(p * _PIECES, _FINE << p.bit_length())
 
 
 def _grains(operator: str, p: int, size: int) -> list[int]:

@@ -3,6 +3,7 @@
 from hccljax.selection.choice import algorithms, choose
 from hccljax.selection.decision import Decision
 from hccljax.selection.explanation import explain
+from hccljax.selection.policies import policies, register_policy
 from hccljax.selection.settings import Settings
 
-__all__ = ["Decision", "Settings", "algorithms", "choose", "explain"]
+__all__ = ["Decision", "Settings", "algorithms", "choose", "explain", "policies", "register_policy"]

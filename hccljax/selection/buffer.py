@@ -12,4 +12,4 @@ def in_slices(decision: Decision, buffer: int) -> Decision:
     if decision.record is native:
         return decision
     record, count = sliced(decision.record, buffer), fillings(decision.nbytes, buffer)
-    return decision.run_by(record, reason=f"{decision.reason}; {count} slices of {buffer} bytes (HCCL_BUFFSIZE)")
+    return decision.run_by(record, reason=f"{decision.reason}; {count} slices of up to {buffer} bytes (HCCL_BUFFSIZE)")

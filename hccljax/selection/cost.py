@@ -1,7 +1,7 @@
 """Policy ``cost``, which ``algorithm="fastest"`` asks: the algorithm with the least predicted time on the topology.
 
-Every registered algorithm that has the operator is a candidate, and one hierarchy: that of the fastest algorithm for each
-tier. Times are those of ``hccljax.simulate``; those of mesh, star and pairwise on many ranks are closed forms.
+Every registered algorithm that has the operator is a candidate, and one hierarchy: that of the fastest algorithm for
+each tier. Times are those of ``hccljax.simulate``; those of mesh, star and pairwise on many ranks are closed forms.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import numpy as np
 from hccljax.algorithm import Algorithm, base, hierarchy, registered
 from hccljax.algorithm.base import COMPOSED
 from hccljax.algorithm.hierarchical import serves
+from hccljax.algorithm.slicing import fillings
 from hccljax.selection.policies import Question, register_policy
 from hccljax.selection.substitute import lack
 from hccljax.timing.exchange import EXCHANGES, LARGEST, exchange_seconds
-from hccljax.timing.kernel import kernel_seconds
+from hccljax.timing.kernel import kernel_level_bytes, kernel_seconds
 from hccljax.topology import Topology, with_figures
 
 GRID = tuple(1 << k for k in range(8, 33))
@@ -55,6 +56,8 @@ class Field:
             record = registered(name)
             if name == "native" or lack(self.operator, record) is not None:
                 continue
+            if record.over is not None and len(self.topology.sizes) == 1 and self.topology.servers is None:
+                continue  # on one level it is another algorithm of this list
             if record.over is not None and self.topology.servers is not None:
                 if record.over_servers is None:
                     continue
@@ -66,17 +69,30 @@ class Field:
 
     def seconds(self, record: Algorithm, sizes: Sequence[int]) -> np.ndarray:
         """What an algorithm takes on all ranks for messages of several sizes: [sizes]."""
-        slices = [divmod(nbytes, self.buffer) for nbytes in sizes]
-        if not any(whole for whole, _ in slices):
-            return self._unsliced(record, sizes)
-        *rest, one = self._unsliced(record, [*(left for _, left in slices), self.buffer])
-        return np.array([whole * one + (part if left else 0.0) for (whole, left), part in zip(slices, rest, strict=True)])
+        counts = [fillings(nbytes, self.buffer) for nbytes in sizes]
+        return np.array(counts) * self._unsliced(record, [-(-n // k) for n, k in zip(sizes, counts, strict=True)])
 
     def _unsliced(self, record: Algorithm, sizes: Sequence[int]) -> np.ndarray:
         if record.name in EXCHANGES and self.p > LARGEST:
             return exchange_seconds(record.name, self.operator, self.p, sizes, self.topology)
-        tiers = self.topology.sizes if self.topology.servers is None else None
-        return kernel_seconds(record, self.operator, self.p, sizes, self.topology, tiers)
+        return kernel_seconds(record, self.operator, self.p, sizes, self.topology, self._tiers)
+
+    def level_bytes(self, record: Algorithm, nbytes: int) -> tuple[int, ...]:
+        """The most bytes that one port carries at each level of the wiring; () where no trace tells."""
+        if record.name in EXCHANGES and self.p > LARGEST:
+            return ()
+        count = fillings(nbytes, self.buffer)
+        # The sizes of the grid are traced already; bytes grow as the size.
+        part = -(-nbytes // count)
+        traced = min(GRID, key=lambda size: abs(size - part))
+        return tuple(
+            round(nbytes / traced * most)
+            for most in kernel_level_bytes(record, self.operator, self.p, traced, self.topology, self._tiers)
+        )
+
+    @property
+    def _tiers(self) -> tuple[int, ...] | None:
+        return self.topology.sizes if self.topology.servers is None else None
 
     def hierarchies(self, sizes: Sequence[int]) -> list[Algorithm | None]:
         """For each size the hierarchy of the fastest algorithm on each tier; None on one tier."""
@@ -157,7 +173,7 @@ def table(field: Field) -> tuple[Candidate, ...]:
 
 def fastest(field: Field, nbytes: int) -> tuple[Candidate, float, Candidate | None]:
     """(the fastest candidate, its seconds, the next one)."""
-    lines = [(_on_line(candidate.seconds, nbytes), candidate) for candidate in table(field)]
+    lines = [(on_line(candidate.seconds, nbytes), candidate) for candidate in table(field)]
     lines.sort(key=lambda line: line[0])
     near = [candidate for seconds, candidate in lines if seconds <= CLOSE * lines[0][0]]
     exact = [(float(field.seconds(candidate.record, [nbytes])[0]), candidate) for candidate in near[:3]]
@@ -166,7 +182,7 @@ def fastest(field: Field, nbytes: int) -> tuple[Candidate, float, Candidate | No
     return exact[0][1], exact[0][0], others[0] if others else None
 
 
-def _on_line(seconds: np.ndarray, nbytes: int) -> float:
+def on_line(seconds: np.ndarray, nbytes: int) -> float:
     """The time for a size by the straight line between its neighbours on the grid; beyond the grid, the last line's."""
     k = int(np.clip(np.searchsorted(GRID, nbytes), 1, len(GRID) - 1))
     low, high = GRID[k - 1], GRID[k]

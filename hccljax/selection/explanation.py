@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from hccljax.algorithm import Algorithm
@@ -11,9 +12,52 @@ from hccljax.errors import ArgumentError, shown
 from hccljax.group import Group
 from hccljax.reduction import as_dtype
 from hccljax.selection.choice import OfCommunicator, choose
+from hccljax.selection.cost import Field
 from hccljax.selection.decision import Decision
 from hccljax.selection.notice import warn_of_fallback
-from hccljax.topology import Topology, as_topology
+from hccljax.selection.outlook import Outlook, outlook_of
+from hccljax.selection.settings import Settings
+from hccljax.topology import Topology, as_topology, with_figures
+
+
+@dataclass(frozen=True)
+class Explanation(Decision):
+    """A Decision with all that could have run in its place.
+
+    Attributes:
+      topology: the tiers that it was made for, or None.
+    """
+
+    topology: Topology | None = None
+
+    @classmethod
+    def of(cls, decision: Decision, topology: Topology | None) -> Explanation:
+        """The decision, for these tiers."""
+        return cls(**{one.name: getattr(decision, one.name) for one in fields(decision)}, topology=topology)
+
+    @cached_property
+    def outlook(self) -> Outlook | None:
+        """All candidates with their predicted times; None for one rank.
+
+        Without a topology, ranks are wired as one server of atlas-800t-a2; more than 8, as servers of 8 if that can be.
+        """
+        if self.ranks == 1:
+            return None
+        servers = (8, self.ranks // 8) if self.ranks > 8 and self.ranks % 8 == 0 else (self.ranks,)
+        topology = self.topology or Topology(servers)
+        operator = VARIABLE.get(self.operator, self.operator)
+        settings = Settings.from_environment()
+        hccl = choose(
+            self.operator, self.nbytes, self.ranks, None, topology, settings=replace(settings, algo=""), policy="cann"
+        )
+        field = Field(operator, with_figures(topology), settings.buffer)
+        return outlook_of(self, field, not topology.levels, f"{hccl.algorithm}: {hccl.reason}")
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.classes or self.outlook is None:
+            return text
+        return "\n".join([text, *self.outlook.lines()])
 
 
 def explain(
@@ -23,7 +67,8 @@ def explain(
     topology: str | Topology | None = None,
     algorithm: str | Algorithm | OfCommunicator | None = None,
     accumulate_dtype: Any = None,
-) -> Decision:
+    policy: str | None = None,
+) -> Explanation:
     """Which algorithm runs a collective, and why; nothing is run.
 
     Args:
@@ -37,9 +82,13 @@ def explain(
       algorithm: as the ``algorithm=`` of the collectives.
       accumulate_dtype: as that of all_reduce, reduce_scatter and reduce.
 
+      policy: the rule that chooses if nobody asks for an algorithm: ``"ranks"``, ``"cann"``, ``"cann-910"``,
+        ``"cost"`` or one of your own; None is HCCLJAX_POLICY, or ``"ranks"``.
+
     Returns:
-      The Decision; ``print`` it for a text. For a Group of communicators of several sizes it is that of the largest,
-      and ``classes`` has one for each size: they run at the same time, each in its own communicators.
+      The Decision; ``print`` it for a text on one screen. Its ``outlook`` has all candidates with predicted times. For
+      a Group of communicators of several sizes it is that of the largest, and ``classes`` has one for each size:
+      they run at the same time, each in its own communicators.
 
     Raises:
       ArgumentError: an unknown operator or algorithm, ranks that are not a positive int, an operator that cannot run in
@@ -73,10 +122,17 @@ def explain(
     for p in sizes:
         leaves_out = len(sizes) > 1 or (group is not None and not group.covers)
         one = choose(
-            operator, nbytes.__index__(), p.__index__(), algorithm, tiers, accumulate_dtype=wide, leaves_out=leaves_out
+            operator,
+            nbytes.__index__(),
+            p.__index__(),
+            algorithm,
+            tiers,
+            accumulate_dtype=wide,
+            leaves_out=leaves_out,
+            policy=policy,
         )
         warn_of_fallback(one)
-        decisions.append(one)
+        decisions.append(Explanation.of(one, tiers))
     return decisions[0] if len(sizes) == 1 else replace(decisions[0], classes=tuple(decisions))
 
 

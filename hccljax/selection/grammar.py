@@ -21,7 +21,7 @@ from hccljax.errors import ArgumentError, SettingError, nearest
 #: Algorithm words of HCCL's environment variable HCCL_ALGO that choose something.
 HCCL_WORDS = ("ring", "pipeline", "fullmesh", "H-D_R", "pairwise", "NHR", "NHR_V1", "AHC", "AHC_BROKE", "NB")
 #: Algorithm names that HCCL_ALGO takes in hccljax beyond HCCL's own.
-EXTRA_WORDS = ("tree", "double_tree", "mesh", "bruck", "star", "double_ring", "native", "hierarchical")
+EXTRA_WORDS = ("NHR_pipeline", "tree", "double_tree", "mesh", "bruck", "star", "double_ring", "native", "hierarchical")
 #: HCCL's two words for "not chosen": the level is automatic.
 UNCHOSEN = ("NA", "null")
 #: The operator words of HCCL_ALGO and the operators they name; ``gather`` is hccljax's own.

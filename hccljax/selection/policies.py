@@ -54,7 +54,16 @@ def policies() -> tuple[str, ...]:
 
 
 def register_policy(name: str, policy: Policy) -> Policy:
-    """Makes a policy known under a name; returns it."""
+    """Makes a policy known under a name; returns it.
+
+    Args:
+      name: what ``policy=`` and HCCLJAX_POLICY call it.
+      policy: (question) → (a registered algorithm or an HCCL_ALGO text, why); None instead of a name leaves it to
+        ``ranks``. The question has ``operator``, ``p``, ``nbytes``, ``topology`` and ``settings``.
+
+    Raises:
+      ArgumentError: the name is taken.
+    """
     if not isinstance(name, str) or not name or not callable(policy):
         raise ArgumentError(f"register_policy({shown(name)}, {shown(policy)}): expected a name and a function")
     if name == RANKS or _POLICIES.setdefault(name, policy) is not policy:

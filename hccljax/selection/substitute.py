@@ -20,6 +20,7 @@ SUBSTITUTES = {
     "double_ring": ("ring",),
     "star": ("mesh",),
     "pipeline": ("AHC",),
+    "NHR_pipeline": ("pipeline", "AHC"),
 }
 """What runs instead of an algorithm that lacks the operator, in order; HCCL's rule, with hccljax's own words added."""
 

@@ -1,7 +1,8 @@
 """Closed forms on tiers of the algorithms in which every rank talks to every other: their traces have p² messages.
 
-All ranks start together and do the same, so one rank's ports decide. A message crosses the outermost level at which two
-ranks differ; on a switch a rank's messages across it queue at its port, on a full mesh each has a link.
+All ranks start together and do the same. A message crosses the outermost level at which two ranks differ; on a switch
+a rank's messages across it queue at its port, on a full mesh each has a link. Over several levels, mesh and pairwise go
+by rounds, to the next rank, to the next but one, …: in every round some message crosses the outermost level.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def exchange_seconds(name: str, operator: str, p: int, sizes: Sequence[int], top
         one = level.latency + nbytes / level.rate
         ports = {"switch": 1, "full_mesh": level.size - 1, "ring": min(2, level.size - 1)}[level.links]
         queues = np.maximum(queues, math.ceil(beyond / ports) * one)
-        # A step of pairwise sends as far as to any rank at that distance: its slowest message is over the outermost level.
+        # At each step of pairwise some message crosses the outermost level, or takes longer inside.
         steps = (p - 1) * np.maximum(steps / max(p - 1, 1), one)
-    return steps if name == "pairwise" else queues
+    several = sum(level.size > 1 for level in topology.levels) > 1
+    return steps if name == "pairwise" or (name == "mesh" and several) else queues

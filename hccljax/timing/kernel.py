@@ -69,21 +69,45 @@ def kernel_seconds(
       topology: with levels.
       stride: the ranks take every stride-th place of the topology.
     """
-    def form(nbytes: int) -> tuple[int, int]:
-        return record.cost(operator, p, nbytes).steps, sum(nbytes > threshold for threshold in record.regimes)
 
     found = np.zeros(len(sizes))
     forms: dict[tuple[int, int], list[int]] = {}
     for index, nbytes in enumerate(sizes):
-        forms.setdefault(form(nbytes), []).append(index)
-    for one, indices in forms.items():
-        slot = _slot(record, operator, p, one, topology, tiers, stride)
-        if not slot:
-            # A message of many bytes a block, if the form has one: rounding up to whole blocks leaves it what it is.
-            nbytes = max(sizes[index] for index in indices)
-            nbytes = _EVEN * p if form(_EVEN * p) == one else nbytes
-            schedule = kernel_schedule(record, operator, p, nbytes, tiers)
-            slot.append((settled(schedule, topology, (np.arange(p) * stride).tolist()), -(-max(nbytes, 1) // p) * p))
-        run_, traced = slot[0]
+        forms.setdefault(_form(record, operator, p, nbytes), []).append(index)
+    for indices in forms.values():
+        run_, traced = _kept(record, operator, p, max(sizes[index] for index in indices), topology, tiers, stride)
         found[indices] = makespans(run_, [sizes[index] / traced for index in indices])
     return found
+
+
+def kernel_level_bytes(
+    record: Algorithm, operator: str, p: int, nbytes: int, topology: Topology, tiers: tuple[int, ...] | None = None
+) -> tuple[int, ...]:
+    """The most bytes that one port carries at each level of the wiring, the innermost first."""
+    run_, traced = _kept(record, operator, p, nbytes, topology, tiers, 1)
+    return tuple(round(most * nbytes / traced) for most in run_.most_bytes)
+
+
+def _form(record: Algorithm, operator: str, p: int, nbytes: int) -> tuple[int, int]:
+    """What tells apart the sizes for which a kernel works in another way."""
+    return record.cost(operator, p, nbytes).steps, sum(nbytes > threshold for threshold in record.regimes)
+
+
+def _kept(
+    record: Algorithm,
+    operator: str,
+    p: int,
+    nbytes: int,
+    topology: Topology,
+    tiers: tuple[int, ...] | None,
+    stride: int,
+) -> tuple[Settled, int]:
+    """(a run of the form that nbytes has, the bytes that it was traced for)."""
+    form = _form(record, operator, p, nbytes)
+    slot = _slot(record, operator, p, form, topology, tiers, stride)
+    if not slot:
+        # A message of many bytes a block, if the form has one: rounding up to whole blocks leaves it what it is.
+        nbytes = _EVEN * p if _form(record, operator, p, _EVEN * p) == form else nbytes
+        schedule = kernel_schedule(record, operator, p, nbytes, tiers)
+        slot.append((settled(schedule, topology, (np.arange(p) * stride).tolist()), -(-max(nbytes, 1) // p) * p))
+    return slot[0]

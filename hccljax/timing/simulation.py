@@ -54,6 +54,16 @@ class Settled:
     def _of_clock(self) -> tuple[Sequence[Event], dict[int, list[Round]], Wiring, np.ndarray]:
         return self.schedule.events, self.rounds, self.wiring, self.places
 
+    @cached_property
+    def tiers(self) -> tuple[Tier, ...]:
+        """What each level of the wiring has to do, which does not depend on when it is done."""
+        return _tiers(self)
+
+    @property
+    def most_bytes(self) -> tuple[int, ...]:
+        """Bytes that the busiest port of each level carries."""
+        return tuple(tier.most for tier in self.tiers)
+
     def timeline(self, limit: int) -> Timeline:
         """Every message and computation: all trips of all loops are run."""
         clock = NotingClock(*self._of_clock, np.ones(1), self.speeds, self.eager)
@@ -212,16 +222,15 @@ def simulate(
     clock = run.clock()
     replay(schedule.events, schedule.loops, clock)
     seconds = clock.seconds(clock.state[0].max(axis=-1, initial=0))
-    return Simulation(float(seconds[0]), clock.computing(), _tiers(run, clock), _assumptions(run), run)
+    return Simulation(float(seconds[0]), clock.computing(), run.tiers, _assumptions(run), run)
 
 
-def _tiers(run: Settled, clock: TierClock) -> tuple[Tier, ...]:
-    """Bytes and busy seconds of each level, from the messages alone: they do not depend on when those travel."""
-    levels, wiring = run.topology.levels, clock.wiring
+def _tiers(run: Settled) -> tuple[Tier, ...]:
+    levels, wiring = run.topology.levels, run.wiring
     carried, busy = np.zeros(wiring.ports), np.zeros(wiring.ports)
     crossed = np.zeros(len(levels))
     for event in run.schedule.events:
-        for one in clock.rounds[event.index]:
+        for one in run.rounds[event.index]:
             lasts = one.seconds(np.array([float(event.nbytes)]))[0, one.kind]
             for column in one.ports.T:
                 np.add.at(carried, column, float(event.nbytes * event.trips))

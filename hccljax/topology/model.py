@@ -116,7 +116,9 @@ class Topology:
             a ring the other way round; else ``hccljax.simulate`` raises an UnreachableError.
           computing: what is left of a rank's computing speed, above 0 and up to 1.
 
-        >>> slow = as_topology("atlas-800t-a2:4x8").degrade(rank=3, level=1, factor=0.5)
+        >>> slow = hccljax.topology.as_topology("atlas-800t-a2:4x8").degrade(rank=3, level=1, factor=0.5)
+        >>> str(slow.faults[0])
+        'rank 3 level 1 at 50% of its bandwidth'
         """
         return replace(self, faults=(*self.faults, Fault.of(self, link, rank, level, factor, lost, computing)))
 

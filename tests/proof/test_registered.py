@@ -88,9 +88,9 @@ def test_a_hierarchy_has_the_regimes_of_its_levels():
 
 
 @pytest.mark.parametrize("topology", ["5+3", "2+3+4", "1+7", "2x4", "4x8", "3x5", "2x2x4"])
-@pytest.mark.parametrize("name", ["AHC", "pipeline"])
+@pytest.mark.parametrize("name", ["AHC", "pipeline", "NHR_pipeline"])
 def test_algorithms_over_all_levels(name, topology):
-    if name == "pipeline" and "+" in topology:
+    if name != "AHC" and "+" in topology:
         with pytest.warns(hccljax.FallbackWarning, match="AHC"):  # it wants servers that are alike
             assert hccljax.explain("all_reduce", 4096, as_topology(topology).ranks, topology, name).algorithm == "AHC"
         return
