@@ -43,6 +43,7 @@ from hccljax.errors import (
     VerificationError,
 )
 from hccljax.group import Group
+from hccljax.prediction import Prediction, predict
 from hccljax.proof import Proof, verify
 from hccljax.schedule import Schedule, trace
 from hccljax.selection import Decision, algorithms, explain, policies, register_policy
@@ -66,6 +67,7 @@ __all__ = [
     "HcclWarning",
     "InvariantOperandWarning",
     "Level",
+    "Prediction",
     "Proof",
     "Rates",
     "Schedule",
@@ -91,6 +93,7 @@ __all__ = [
     "lax",
     "lower_bound",
     "policies",
+    "predict",
     "reduce",
     "reduce_scatter",
     "reduce_scatter_v",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from jax.extend.core import Jaxpr, JaxprEqn
 
@@ -21,14 +20,12 @@ from hccljax.schedule.work import Work, traffic_of, work_of
 class ComputingRecorder(Recorder):
     """Records computations as events of kind "compute".
 
-    A rank has one compute unit, which takes the equations in program order. Those between two communications are one
-    event, a new one begins where an equation needs a communication that those before it do not wait for. So what is
-    computed early can be sent while the unit goes on.
+    A rank has one compute unit, which takes the equations in program order. Each is an event here; ``coalesced`` joins
+    those that nobody can tell apart. So what is computed early can be sent while the unit goes on.
     """
 
     def __init__(self, ranks: Ranks):
         super().__init__(ranks)
-        self._open: int | None = None  # the computation that further equations may join
         self._moved: dict[int, float] = {}  # bytes of each equation, by its id
         self._kept: dict[int, Jaxpr] = {}  # so that ids stay those of their equations
         self._aside: Work | None = None  # inside branches: what they compute, all together
@@ -53,17 +50,8 @@ class ComputingRecorder(Recorder):
         return self._computed(work, refs)
 
     def _computed(self, work: Work, refs: Refs) -> Refs:
-        if self._open is not None:
-            last = self.events[self._open]
-            if refs <= last.inputs | {self._open}:
-                done = Work(last.flops, last.nbytes).plus(work)
-                self.events[self._open] = replace(last, flops=done.flops, nbytes=round(done.nbytes))
-                return frozenset({self._open})
-            # One unit: what comes now also waits for what it did before.
-            refs = refs | {self._open}
-        self._open = len(self.events)
         self.events.append(self._event(work, refs))
-        return frozenset({self._open})
+        return frozenset({len(self.events) - 1})
 
     def _event(self, work: Work, refs: Refs) -> Event:
         return Event(
@@ -87,21 +75,10 @@ class ComputingRecorder(Recorder):
     def _trips(self) -> int:
         return math.prod(loop.trips for loop in self._around)
 
-    def communicate(self, equation: JaxprEqn, operand: Refs, source: Source | None) -> Refs:
-        """Records the communication; what is computed after it is another event."""
-        self._open = None
-        return super().communicate(equation, operand, source)
-
     def loop(self, trips: int, body: Body[Refs], carry: Sequence[Refs], stacked: int) -> list[Refs]:
         """A loop that only computes is one computation, all its trips together."""
-
-        def trip(values: list[Refs]) -> list[Refs]:
-            self._open = None
-            return body(values)
-
-        events, loops, before = len(self.events), len(self.loops), self._open
-        out = super().loop(trips, trip, carry, stacked)
-        self._open = None
+        events, loops = len(self.events), len(self.loops)
+        out = super().loop(trips, body, carry, stacked)
         found = self.events[events:]
         if not found or any(event.kind != COMPUTE for event in found):
             return out
@@ -111,21 +88,19 @@ class ComputingRecorder(Recorder):
         for event in found:
             total = total.plus(Work(event.flops, event.nbytes).times(event.trips / self._trips))
         needed = frozenset(ref for event in found for ref in event.inputs if ref < events and ref not in inside)
-        self._open = before
         refs = self._computed(total, self.join([*carry, needed]))
         return [refs] * len(out)
 
     def alternatives(self, branches: Sequence[Branch[Refs]], source: Source | None) -> list[list[Refs]]:
         """Branches that communicate alike; what the costliest one computes follows its communications."""
         around, self._outside = self._outside, len(self._around)
-        outer, self._aside, self._open = self._aside, Work(), None
+        outer, self._aside = self._aside, Work()
         outputs = super().alternatives(branches, source)
         work, self._aside, self._outside = self._costliest, outer, around
         if outer is not None:
             self._aside = outer.plus(work)
         elif work.flops or work.nbytes:
             done = self._computed(work, self.join([ref for branch in outputs for ref in branch]))
-            self._open = None
             outputs = [[done] * len(branch) for branch in outputs]
         return outputs
 

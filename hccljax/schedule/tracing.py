@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr, jaxprs_in_params
+from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
 from hccljax.errors import ArgumentError, shown
 from hccljax.primitives.compat import newly_manual
+from hccljax.schedule.coalescing import coalesced
 from hccljax.schedule.computing import ComputingRecorder
 from hccljax.schedule.dependence import resolved
 from hccljax.schedule.ranks import Ranks
@@ -34,7 +35,8 @@ def trace(fn: Callable[..., Any], *args: Any, axis_sizes: Mapping[str, int], com
         flattening them in this order, the last one changing fastest, those of a shard_map inside after them; a
         communication over some of them happens at once for every index of the others.
       compute: also record what each rank computes between its communications, as events of kind ``"compute"`` with
-        ``flops`` and ``nbytes``, for ``simulate`` with ``rates``.
+        ``flops`` and ``nbytes``, for ``simulate`` with ``rates``. What a collective of hccljax computes inside is not
+        among them: it belongs to the communication (``gamma`` of ``simulate``).
 
     Returns:
       A Schedule.
@@ -51,14 +53,27 @@ def trace(fn: Callable[..., Any], *args: Any, axis_sizes: Mapping[str, int], com
     >>> [(event.label, event.trips) for event in schedule]
     [('ring_reduce_scatter', 16383), ('ring_all_gather', 16383)]
     """
+    return trace_with(fn, args, axis_sizes, compute)
+
+
+def trace_with(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    axis_sizes: Mapping[str, int],
+    compute: bool = False,
+    instead: Callable[[Mapping[str, int]], Callable[[JaxprEqn], Callable[..., Any] | None]] | None = None,
+) -> Schedule:
+    """``trace``, with collectives of ``jax.lax`` replaced: instead gives what a Walker takes, for all axis sizes."""
     if not callable(fn):
         raise ArgumentError(f"trace got {shown(fn)}: expected a per-device function, its arguments after it")
     sizes = _checked_sizes(axis_sizes)
     traced = jax.make_jaxpr(fn, axis_env=list(sizes.items()))(*args).jaxpr
     sizes = _with_inner_axes(traced, sizes)
     recorder = (ComputingRecorder if compute else Recorder)(Ranks(sizes))
-    Walker(recorder, sizes).walk(traced, [recorder.nothing] * len(traced.invars), [True] * len(traced.outvars))
-    return Schedule(*resolved(recorder.events, recorder.loops), recorder.ranks)
+    walker: Walker[Any] = Walker(recorder, sizes, instead=None if instead is None else instead(sizes))
+    walker.walk(traced, [recorder.nothing] * len(traced.invars), [True] * len(traced.outvars))
+    events, loops = coalesced(recorder.events, recorder.loops) if compute else (recorder.events, recorder.loops)
+    return Schedule(*resolved(events, loops), recorder.ranks)
 
 
 def _checked_sizes(axis_sizes: Mapping[str, int]) -> dict[str, int]:

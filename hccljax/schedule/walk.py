@@ -79,11 +79,16 @@ class Walker(Generic[Value]):
       interpretation: what the communications are handed to.
       axis_sizes: the mapped axes, under which inner functions are traced.
       source: the user's line, inside a collective call of hccljax; None where equations know their own.
+      inside: True inside a collective call of hccljax: what it computes belongs to the communication.
+      instead: what to walk in place of a collective of ``jax.lax``: (equation) → a per-device function of its operands
+        that returns a sequence of its results, equal to any other that communicates alike; None leaves it.
     """
 
     interpretation: Interpretation[Value]
     axis_sizes: Mapping[str, int]
     source: Source | None = None
+    instead: Callable[[JaxprEqn], Callable[..., Any] | None] | None = None
+    inside: bool = False
     _traced: dict[Any, Jaxpr] = field(default_factory=dict, repr=False, compare=False)
 
     def walk(self, jaxpr: Jaxpr, inputs: Sequence[Value], used: Sequence[bool]) -> list[Value]:
@@ -111,7 +116,9 @@ class Walker(Generic[Value]):
 
     def local(self, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
         """The outputs of an equation that does not communicate: each needs all operands."""
-        return [self.interpretation.local(equation, operands)] * len(equation.outvars)
+        reading = self.interpretation
+        value = reading.join(operands) if self.inside else reading.local(equation, operands)
+        return [value] * len(equation.outvars)
 
     def source_of(self, equation: JaxprEqn) -> Source | None:
         """The user's line that an equation comes from."""
@@ -153,6 +160,10 @@ def _communication(walker: Walk, equation: JaxprEqn, used: Flags, operands: Valu
     axes = equation.params.get("axes", ())
     if axes and all(isinstance(axis, int) for axis in axes):  # a psum over array dimensions only
         return walker.local(equation, operands)
+    fun = None if walker.instead is None else walker.instead(equation)
+    if fun is not None:
+        inner = walker.traced(fun, shaped(equation.invars))
+        return replace(walker, source=walker.source_of(equation), instead=None, inside=True).walk(inner, operands, used)
     operand = walker.interpretation.join(operands)
     result = walker.interpretation.communicate(equation, operand, walker.source_of(equation))
     return [result] * len(equation.outvars)
@@ -173,7 +184,7 @@ def _linked(walker: Walk, equation: JaxprEqn, used: Flags, operands: Values) -> 
     # Traced unchecked, whatever the mode around it: replication types do not change what is communicated.
     inner = walker.traced(equation.params["forward"], shaped(equation.invars))
     # The equations inside know the line that walked here, not the one that called the collective.
-    return replace(walker, source=walker.source_of(equation)).walk(inner, operands, used)
+    return replace(walker, source=walker.source_of(equation), inside=True).walk(inner, operands, used)
 
 
 def _scan(walker: Walk, equation: JaxprEqn, used: Flags, operands: Values) -> Values:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -50,15 +52,17 @@ class Settings:
             )
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """The settings of the environment at this moment; an unset or empty variable has its default.
+
+        Inside ``environment`` they are those of the mapping that it was given.
 
         Raises:
           SettingError: a variable has a value that it cannot have.
         """
         # Runs at every collective call: 1.0 µs with both variables set, 2.3 µs with neither (CPython 3.11). A
         # variable costs 0.4 µs in os.environ if set and 1.0 µs if not; the cached rest is 0.1 µs.
-        get = environ.get
+        get = (environ or _ENVIRONMENT.get()).get
         return _from_texts(
             get("HCCL_ALGO"),
             get("HCCL_ENTRY_LOG_ENABLE"),
@@ -66,6 +70,19 @@ class Settings:
             get("HCCL_DETERMINISTIC"),
             get("HCCLJAX_POLICY"),
         )
+
+
+_ENVIRONMENT: ContextVar[Mapping[str, str]] = ContextVar("environment", default=os.environ)
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Collectives called inside read these variables over those of the process; an empty text unsets one."""
+    token = _ENVIRONMENT.set({**_ENVIRONMENT.get(), **variables})
+    try:
+        yield
+    finally:
+        _ENVIRONMENT.reset(token)
 
 
 @lru_cache(maxsize=64)

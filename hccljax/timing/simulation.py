@@ -156,6 +156,17 @@ class Simulation:
         """The exposed communication as a part of the whole, 0 to 1."""
         return self.exposed / self.seconds if self.seconds else 0.0
 
+    def busy_by_axes(self) -> dict[str, float]:
+        """Seconds that the messages over each set of mapped axes take, one after another on the slowest way."""
+        found: dict[str, float] = {}
+        for event in self._run.schedule.events:
+            if event.is_communication:
+                one = np.array([float(event.nbytes)])
+                longest = sum(each.seconds(one).max(initial=0.0) for each in self._run.rounds[event.index])
+                name = ", ".join(event.axes)
+                found[name] = found.get(name, 0.0) + float(event.trips * longest)
+        return found
+
     def timeline(self, limit: int = 1_000_000) -> Timeline:
         """Every message and computation with its start and end; see ``Timeline``.
 
