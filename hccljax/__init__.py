@@ -45,6 +45,7 @@ from hccljax.errors import (
 from hccljax.group import Group
 from hccljax.prediction import Prediction, predict
 from hccljax.proof import Proof, verify
+from hccljax.rank_table import RankTable, RankTableError, read_rank_table
 from hccljax.schedule import Schedule, trace
 from hccljax.selection import Decision, algorithms, explain, policies, register_policy
 from hccljax.timing import Rates, closed_form, lower_bound, simulate
@@ -69,6 +70,8 @@ __all__ = [
     "Level",
     "Prediction",
     "Proof",
+    "RankTable",
+    "RankTableError",
     "Rates",
     "Schedule",
     "SettingError",
@@ -94,6 +97,7 @@ __all__ = [
     "lower_bound",
     "policies",
     "predict",
+    "read_rank_table",
     "reduce",
     "reduce_scatter",
     "reduce_scatter_v",

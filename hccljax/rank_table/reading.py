@@ -1,0 +1,121 @@
+"""read_rank_table: from a file, a text or an object to a RankTable, or to everything that is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hccljax.errors import ArgumentError, shown
+from hccljax.rank_table.problems import BAD_VALUE, Problem, RankTableError, unparsable
+from hccljax.rank_table.table import RankTable
+
+_DEEPEST = 100  # levels of nesting; a rank table has 8 at most
+
+
+class _Object(dict[str, Any]):
+    """A JSON object that remembers which keys it was given twice."""
+
+    twice: tuple[str, ...] = ()
+
+
+def read_rank_table(source: str | bytes | os.PathLike[str] | Mapping[str, Any]) -> RankTable:
+    """Reads a rank table of any format that HCCL knows: 1.0, 1.2, 2.0, group_list and its lab form.
+
+    Args:
+      source: the path of a file; or the JSON itself: bytes, a text that starts with ``{``, or an object.
+
+    Returns:
+      A RankTable. Every check that HCCL makes has been made, and some that it does not.
+
+    Raises:
+      RankTableError: all problems of the file at once, each with HCCL's code and its JSON path.
+      ArgumentError: source is none of these.
+
+    >>> table = hccljax.read_rank_table(
+    ...     {
+    ...         "version": "1.0",
+    ...         "status": "completed",
+    ...         "server_count": "1",
+    ...         "server_list": [{"server_id": "a", "device": [{"device_id": "0", "rank_id": "0"}]}],
+    ...     }
+    ... )
+    >>> len(table), table.version
+    (1, '1.0')
+    """
+    content = source if isinstance(source, Mapping) else _parsed(_text(source))
+    if not isinstance(content, Mapping):
+        raise unparsable(f"it holds {shown(content)}, expected a JSON object")
+    if not content:
+        raise unparsable("it is an empty object")
+    from hccljax.rank_table.formats import table_of  # pydantic is loaded only where a table is read
+
+    twice, deep = _looked_through(content)
+    if deep:
+        raise unparsable(f"{deep} is nested more than {_DEEPEST} levels deep")
+    table, problems = table_of(content)
+    if twice or problems or table is None:
+        raise RankTableError([*twice, *problems])
+    return table
+
+
+def _text(source: object) -> str:
+    """The text of a file, of bytes, or the text itself."""
+    if isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith("{"):
+        return source.lstrip("\ufeff")
+    if isinstance(source, (bytes, bytearray)):
+        content = bytes(source)
+    elif isinstance(source, (str, os.PathLike)):
+        try:
+            content = Path(source).read_bytes()
+        except (OSError, ValueError) as error:
+            raise unparsable(f"{shown(os.fspath(source))} cannot be read: {error}") from None
+    else:
+        raise ArgumentError(f"rank table {shown(source)}: expected a path, JSON text or bytes, or an object")
+    if not content.strip(b"\0 \t\r\n"):
+        raise unparsable("it is empty")
+    try:
+        return content.decode(json.detect_encoding(content)).lstrip("\ufeff")
+    except UnicodeDecodeError as error:
+        raise unparsable(f"it is no text: {error}") from None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+    except RecursionError:
+        raise unparsable("it is nested too deeply") from None
+    except ValueError as error:
+        raise unparsable(f"it is not JSON: {error}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    found = _Object(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        found.twice = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1)) if len(keys) < 1000 else ("…",)
+    return found
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number in JSON")
+
+
+def _looked_through(content: Mapping[str, Any]) -> tuple[list[Problem], str]:
+    """(a problem for each key given twice, the path of what is nested too deeply or "")."""
+    problems: list[Problem] = []
+    waiting: list[tuple[str, Any, int]] = [("", content, 0)]
+    while waiting:
+        path, value, depth = waiting.pop()
+        if depth > _DEEPEST:
+            return problems, path[:60]
+        if isinstance(value, Mapping):
+            for key in getattr(value, "twice", ()):
+                where = f"{path}.{key}".removeprefix(".")
+                problems.append(Problem(BAD_VALUE, where, "this key is given twice; expected it once: delete one"))
+            waiting += [(f"{path}.{key}".removeprefix("."), inner, depth + 1) for key, inner in value.items()]
+        elif isinstance(value, list):
+            waiting += [(f"{path}[{k}]", inner, depth + 1) for k, inner in enumerate(value)]
+    return problems, ""
