@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import jax
 import numpy as np
@@ -113,7 +114,7 @@ class Event:
             for k in range(1, self.layout.p):
                 yield members.reshape(-1), np.roll(members, -k, axis=1).reshape(-1)
 
-    @property
+    @cached_property
     def stays(self) -> np.ndarray:
         """The ranks that keep something of their own."""
         if self.pattern is None:

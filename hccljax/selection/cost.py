@@ -145,20 +145,10 @@ class Candidate:
 
 
 def timed(field: Field, sizes: Sequence[int]) -> list[Candidate]:
-    """All candidates with their times for several sizes; a hierarchy has times where it is the one, inf elsewhere."""
-    found = [Candidate(name, record, field.seconds(record, sizes)) for name, record in field.flat().items()]
-    chosen: dict[str, list[int]] = {}
-    records = field.hierarchies(sizes)
-    for index, record in enumerate(records):
-        if record is not None:
-            chosen.setdefault(record.name, []).append(index)
-    for name, indices in chosen.items():
-        record = records[indices[0]]
-        assert record is not None
-        seconds = np.full(len(sizes), np.inf)
-        seconds[indices] = field.seconds(record, [sizes[index] for index in indices])
-        found.append(Candidate(name, record, seconds))
-    return found
+    """All candidates with their times for several sizes: algorithms, and each hierarchy that is the one somewhere."""
+    records = field.flat()
+    records |= {record.name: record for record in field.hierarchies(sizes) if record is not None}
+    return [Candidate(name, record, field.seconds(record, sizes)) for name, record in records.items()]
 
 
 @lru_cache(maxsize=256)
@@ -172,24 +162,21 @@ def table(field: Field) -> tuple[Candidate, ...]:
 
 
 def fastest(field: Field, nbytes: int) -> tuple[Candidate, float, Candidate | None]:
-    """(the fastest candidate, its seconds, the next one)."""
-    lines = [(on_line(candidate.seconds, nbytes), candidate) for candidate in table(field)]
-    lines.sort(key=lambda line: line[0])
-    near = [candidate for seconds, candidate in lines if seconds <= CLOSE * lines[0][0]]
-    exact = [(float(field.seconds(candidate.record, [nbytes])[0]), candidate) for candidate in near[:3]]
-    exact.sort(key=lambda one: one[0])
-    others = [candidate for _, candidate in exact[1:]] or [candidate for _, candidate in lines[1:]]
-    return exact[0][1], exact[0][0], others[0] if others else None
+    """(the fastest candidate, its seconds, the next one); timed for this size where straight lines come close."""
+    lines = sorted(((on_line(one.seconds, nbytes), one) for one in table(field)), key=lambda line: line[0])
+    near = [(seconds, one) for seconds, one in lines if seconds <= CLOSE * lines[0][0]]
+    if len(near) > 1:
+        near = [(float(field.seconds(one.record, [nbytes])[0]), one) for _, one in near[:2]]
+        near.sort(key=lambda line: line[0])
+    (seconds, best), *others = near
+    others = others or lines[1:]
+    return best, seconds, others[0][1] if others else None
 
 
 def on_line(seconds: np.ndarray, nbytes: int) -> float:
     """The time for a size by the straight line between its neighbours on the grid; beyond the grid, the last line's."""
     k = int(np.clip(np.searchsorted(GRID, nbytes), 1, len(GRID) - 1))
     low, high = GRID[k - 1], GRID[k]
-    if not math.isfinite(seconds[k - 1] + seconds[k]):
-        # A hierarchy is a candidate for some sizes only: near those it may be the one.
-        finite = [t * nbytes / n if nbytes > n else t for t, n in ((seconds[k - 1], low), (seconds[k], high))]
-        return float(min(finite))
     return float(seconds[k - 1] + (seconds[k] - seconds[k - 1]) * (nbytes - low) / (high - low))
 
 

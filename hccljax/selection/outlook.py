@@ -153,7 +153,7 @@ def _switches(candidates: Sequence[Candidate]) -> tuple[Switch, ...]:
         if before == after:
             continue
         gap = times[before, k : k + 2] - times[after, k : k + 2]  # below 0 while the old one is ahead
-        share = 1.0 if not np.isfinite(gap).all() or gap[1] == gap[0] else gap[0] / (gap[0] - gap[1])
+        share = 1.0 if gap[1] == gap[0] else gap[0] / (gap[0] - gap[1])
         found.append(Switch(round(GRID[k] + share * (GRID[k + 1] - GRID[k])), candidates[after].algorithm))
     return tuple(found)
 

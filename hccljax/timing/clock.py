@@ -136,7 +136,8 @@ class TierClock(StepClock):
         stays = event.stays
         times = np.zeros_like(operand)
         times[..., stays] = operand[..., stays]
-        after = done.copy()
+        after, combining = done.copy(), self._combining[event.index]
+        combines = bool(combining.any())
         for one, durations in zip(self.rounds[event.index], self._durations[event.index], strict=True):
             start = self.later(base[..., one.sources], done[..., one.destinations])
             for column in one.ports.T:
@@ -148,7 +149,7 @@ class TierClock(StepClock):
                 state[..., column[used]] = self.later(state[..., column[used]], ends[..., used])
             for part in one.parts:
                 sources, destinations = one.sources[part], one.destinations[part]
-                there = self._combined(event, destinations, ends[..., part])
+                there = self._combined(combining, destinations, ends[..., part]) if combines else ends[..., part]
                 after[..., sources] = self.later(after[..., sources], ends[..., part])
                 after[..., destinations] = self.later(after[..., destinations], there)
                 times[..., destinations] = self.later(times[..., destinations], there)
@@ -157,11 +158,8 @@ class TierClock(StepClock):
             state[..., own] = after
         return times
 
-    def _combined(self, event: Event, ranks: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    def _combined(self, combining: np.ndarray, ranks: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """When the receivers have combined what came: one message after the other on each rank."""
-        combining = self._combining[event.index]
-        if not combining.any():
-            return ends
         unit = self._combine + ranks
         ends = self.later(ends, self.state[..., unit]).copy()
         ends[0] += combining[:, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -53,6 +54,26 @@ def test_bytes_on_wire_finds_nothing_wrong(benchmarks):
     assert lines[-1] == "0 wrong"
     optimal = [line for line in lines if line.startswith("reduce_scatter") and line.endswith(" 1.00")]
     assert len(optimal) >= 6
+
+
+def test_rank_tables_reports_its_target(benchmarks):
+    assert run(benchmarks, "rank_tables.py")[-1].split()[-1] in ("ok", "SHORT")
+
+
+def test_simulate_reports_every_target(benchmarks):
+    lines = run(benchmarks, "simulate.py", "--quick")
+    assert len(lines) >= 10
+    assert {line.split()[-1] for line in lines} <= {"ok", "SHORT"}
+    assert sum("NHR_pipeline" in line and line.endswith("ok") for line in lines) >= 4
+
+
+def test_against_simgrid_agrees_or_says_that_it_is_not_there(benchmarks):
+    lines = run(benchmarks, "against_simgrid.py", "--quick")
+    if shutil.which("smpirun") is None:
+        assert lines == ["SimGrid is not installed (apt-get install libsimgrid-dev): nothing was compared."]
+    else:
+        assert lines[-1].startswith("largest difference ")
+        assert lines[-1].endswith(": ok")
 
 
 @pytest.mark.parametrize("sizes", [["100"], ["0"], ["-32"], ["4096", "16"]])
