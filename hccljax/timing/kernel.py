@@ -17,7 +17,7 @@ from hccljax.algorithm.base import GIVES_BLOCKS, REDUCING, TAKES_BLOCKS, run
 from hccljax.group import Group
 from hccljax.reduction import reduction
 from hccljax.schedule import Schedule, trace
-from hccljax.timing.simulation import Settled, makespans, settled
+from hccljax.timing.settling import Settled, makespans, settled
 from hccljax.topology import Topology
 
 _AXIS = "rank"

@@ -2,131 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
-from hccljax.errors import ArgumentError, shown
 from hccljax.schedule import Schedule
-from hccljax.schedule.event import Event
 from hccljax.schedule.replay import replay
-from hccljax.timing.clock import Round, Speeds, TierClock, rounds_of
-from hccljax.timing.noting import NotingClock
 from hccljax.timing.rates import Rates
+from hccljax.timing.settling import Settled, Tier, settled
 from hccljax.timing.timeline import Timeline
-from hccljax.topology import Topology, with_figures
-from hccljax.topology.wiring import Wiring
-
-MODES = ("ordered", "eager")
+from hccljax.topology import Topology
 
 OPAQUE = ("psum", "pmax", "pmin", "all_gather", "reduce_scatter", "all_to_all")
 """Kinds of collectives that XLA does in its own way."""
-
-
-@dataclass(frozen=True)
-class Settled:
-    """A schedule on a topology: the checked arguments of a run."""
-
-    schedule: Schedule
-    topology: Topology
-    places: np.ndarray
-    speeds: Speeds
-    eager: bool
-
-    @cached_property
-    def wiring(self) -> Wiring:
-        """The ports of the topology."""
-        return Wiring(self.topology)
-
-    @cached_property
-    def rounds(self) -> dict[int, list[Round]]:
-        """The messages of each event, with their ways."""
-        return rounds_of(self.schedule.events, self.wiring, self.places)
-
-    def clock(self, scales: Sequence[float] | np.ndarray = (1.0,)) -> TierClock:
-        """A clock for the schedule with all its messages so many times as long."""
-        return TierClock(*self._of_clock, np.asarray(scales, float), self.speeds, self.eager)
-
-    @property
-    def _of_clock(self) -> tuple[Sequence[Event], dict[int, list[Round]], Wiring, np.ndarray]:
-        return self.schedule.events, self.rounds, self.wiring, self.places
-
-    @cached_property
-    def tiers(self) -> tuple[Tier, ...]:
-        """What each level of the wiring has to do, which does not depend on when it is done."""
-        return _tiers(self)
-
-    @property
-    def most_bytes(self) -> tuple[int, ...]:
-        """Bytes that the busiest port of each level carries."""
-        return tuple(tier.most for tier in self.tiers)
-
-    def timeline(self, limit: int) -> Timeline:
-        """Every message and computation: all trips of all loops are run."""
-        clock = NotingClock(*self._of_clock, np.ones(1), self.speeds, self.eager)
-        clock.limit = limit
-        replay(self.schedule.events, self.schedule.loops, clock, jump=False)
-        return Timeline(clock.notes, float(clock.units[0]), self.schedule.n, self.topology.levels, self.wiring.levels)
-
-
-def settled(
-    schedule: Schedule,
-    topology: str | Topology,
-    placement: Sequence[int] | None = None,
-    gamma: float = 0.0,
-    mode: str = "ordered",
-    rates: Rates | None = None,
-) -> Settled:
-    """The arguments of ``simulate``, checked."""
-    known = with_figures(topology)
-    if mode not in MODES:
-        raise ArgumentError(f"mode={shown(mode)}: expected one of {', '.join(MODES)}")
-    if not isinstance(gamma, (int, float)) or not math.isfinite(gamma) or gamma < 0:
-        raise ArgumentError(f"gamma={shown(gamma)}: expected seconds a byte, 0 or more")
-    places = np.arange(schedule.n) if placement is None else np.asarray(placement)
-    if schedule.n > known.ranks:
-        raise ArgumentError(
-            f"a schedule of {schedule.n} ranks on a topology of {known.ranks} ({known}): expected one with as many"
-        )
-    if (
-        places.shape != (schedule.n,)
-        or places.dtype.kind not in "iu"
-        or len(np.unique(places)) != len(places)
-        or places.min() < 0
-        or places.max() >= known.ranks
-    ):
-        raise ArgumentError(
-            f"placement={shown(placement)}: expected a different place, 0 to {known.ranks - 1}, for each of the "
-            f"{schedule.n} ranks"
-        )
-    return Settled(schedule, known, places, Speeds(float(gamma), rates), mode == "eager")
-
-
-def makespans(run: Settled, scales: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Seconds until the last message has arrived, for each factor of the message sizes: [sizes]."""
-    clock = run.clock(scales)
-    replay(run.schedule.events, run.schedule.loops, clock)
-    return clock.seconds(clock.state[0].max(axis=-1, initial=0))
-
-
-@dataclass(frozen=True)
-class Tier:
-    """What one level of the wiring had to do.
-
-    Attributes:
-      name: the level's.
-      nbytes: bytes that crossed it, all ranks together.
-      most: bytes that its busiest port carried.
-      busy: seconds for which its busiest port was in use.
-    """
-
-    name: str
-    nbytes: int
-    most: int
-    busy: float
 
 
 @dataclass(frozen=True)
@@ -236,32 +125,15 @@ def simulate(
     return Simulation(float(seconds[0]), clock.computing(), run.tiers, _assumptions(run), run)
 
 
-def _tiers(run: Settled) -> tuple[Tier, ...]:
-    levels, wiring = run.topology.levels, run.wiring
-    carried, busy = np.zeros(wiring.ports), np.zeros(wiring.ports)
-    crossed = np.zeros(len(levels))
-    for event in run.schedule.events:
-        for one in run.rounds[event.index]:
-            lasts = one.seconds(np.array([float(event.nbytes)]))[0, one.kind]
-            for column in one.ports.T:
-                np.add.at(carried, column, float(event.nbytes * event.trips))
-                np.add.at(busy, column, lasts * event.trips)
-            across = wiring.levels[one.ports[:, 0]]
-            crossed += np.bincount(across, minlength=len(levels)) * float(event.nbytes * event.trips)
-    found = []
-    for k, level in enumerate(levels):
-        mine = wiring.levels == k
-        most, longest = carried[mine].max(initial=0), busy[mine].max(initial=0)
-        found.append(Tier(level.name, int(crossed[k]), int(most), float(longest)))
-    return tuple(found)
-
-
 def _assumptions(run: Settled) -> tuple[str, ...]:
     levels = "; ".join(
         f"{level.name} {level.links} {level.bandwidth / 1e9:g} GB/s, {level.latency * 1e6:g} µs"
         for level in run.topology.levels
     )
-    found = [f"links: {levels}" + (f" ({run.topology.name})" if run.topology.name else "")]
+    of = f" ({run.topology.name})" if run.topology.name else ""
+    found = [f"links: {levels}{of}"]
+    if run.assumed:
+        found.append(f"these figures: the topology was given as {run.topology.shape} alone")
     kinds = sorted({event.kind for event in run.schedule.events if event.kind in OPAQUE})
     if kinds:
         found.append(f"{', '.join(kinds)} of jax.lax: every rank sends to every other, as XLA's own way is not visible")
@@ -273,7 +145,5 @@ def _assumptions(run: Settled) -> tuple[str, ...]:
 
 def duration(seconds: float) -> str:
     """A time in the unit that suits it."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale or unit == "µs":
-            return f"{seconds / scale:,.4g} {unit}"
-    raise AssertionError
+    unit, scale = next((known for known in (("s", 1.0), ("ms", 1e-3)) if seconds >= known[1]), ("µs", 1e-6))
+    return f"{seconds / scale:,.4g} {unit}"

@@ -42,7 +42,8 @@ def as_topology(spec: str | Topology | None) -> Topology | None:
 def with_figures(topology: str | Topology, preset: str = DEFAULT) -> Topology:
     """The topology itself if it has levels, else the same tiers with the figures of a preset.
 
-    A server larger than the preset's is wired as one that is as large as it has to be.
+    Ranks in one tier that do not fit into one server of the preset are wired as servers of the largest size, if that
+    divides them. A server larger than the preset's is wired as one that is as large as it has to be.
     """
     known = as_topology(topology)
     if known is None:
@@ -50,7 +51,10 @@ def with_figures(topology: str | Topology, preset: str = DEFAULT) -> Topology:
     if known.levels:
         return known
     figures = _preset(preset)
-    return Topology(known.sizes, known.servers, figures.wire(known.sizes, known.servers), figures.name)
+    sizes, largest = known.sizes, figures.largest
+    if known.servers is None and len(sizes) == 1 and sizes[0] > largest and sizes[0] % largest == 0:
+        sizes = (largest, sizes[0] // largest)
+    return Topology(known.sizes, known.servers, figures.wire(sizes, known.servers), figures.name)
 
 
 def _preset(name: str) -> Preset:

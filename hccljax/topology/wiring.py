@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from hccljax.errors import ArgumentError
 from hccljax.topology.detours import Detours, Routes
 from hccljax.topology.model import Topology
+
+_MOST = 1 << 25  # ports, 8 bytes each in every clock
 
 
 class Wiring:
@@ -35,6 +38,11 @@ class Wiring:
             ways = {"switch": 2, "full_mesh": 2 * level.size, "ring": 2}[level.links]
             self.first.append(self.first[-1] + topology.ranks * ways)
         self.ports = self.first[-1]
+        if self.ports > _MOST:
+            raise ArgumentError(
+                f"topology {topology} has {self.ports:,} links; expected {_MOST:,} at most: a full mesh of n ranks has "
+                f"n² of them; wire so many ranks by a switch, or as full meshes of servers"
+            )
         self.levels = np.repeat(np.arange(-1, len(topology.levels)), np.diff([0, *self.first]))
         self._detours = Detours(self) if topology.faults else None
 

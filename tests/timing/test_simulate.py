@@ -12,7 +12,8 @@ from hccljax.errors import ArgumentError
 from hccljax.timing.bounds import lower_bound
 from hccljax.timing.closed import closed_form
 from hccljax.timing.rates import Rates
-from hccljax.timing.simulation import makespans, settled, simulate
+from hccljax.timing.settling import makespans, settled
+from hccljax.timing.simulation import simulate
 from hccljax.topology import Level, Topology
 
 ALPHA, BETA, GAMMA = 1e-6, 1e-9, 0.3e-9
@@ -180,6 +181,12 @@ class TestResult:
     def test_what_xla_does_in_its_own_way_is_said(self, a2):
         schedule = hccljax.trace(lambda x: lax.psum(x, "r"), jax.ShapeDtypeStruct((8,), "float32"), axis_sizes={"r": 8})
         assert any("psum of jax.lax" in sentence for sentence in simulate(schedule, a2(1)).assumptions)
+
+    def test_figures_that_were_not_given_are_said(self, schedule_of):
+        schedule = schedule_of("ring", "all_reduce", 8, 800)
+        (sentence,) = simulate(schedule, "8").assumptions[1:]
+        assert sentence == "these figures: the topology was given as 8 alone"
+        assert len(simulate(schedule, "atlas-800t-a2:8").assumptions) == 1
 
     def test_nothing_is_communicated(self, a2):
         found = simulate(hccljax.trace(lambda x: x, 1.0, axis_sizes={"r": 8}), a2(1))

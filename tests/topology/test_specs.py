@@ -9,6 +9,7 @@ import pytest
 from hccljax.errors import ArgumentError
 from hccljax.topology import Level, Preset, Topology, as_topology, from_mesh, presets, register_preset, with_figures
 from hccljax.topology.presets import PRESETS, tiered
+from hccljax.topology.wiring import Wiring
 
 
 def wired(topology):
@@ -48,6 +49,11 @@ def test_presets(spec, sizes, levels):
     assert as_topology(topology) is topology
 
 
+def test_links_that_are_too_many():
+    with pytest.raises(ArgumentError, match="a full mesh of n ranks has n²"):
+        Wiring(Topology(levels=(Level("x", 16384, "full_mesh", 1e9, 0.0),)))
+
+
 def test_the_articles_ring():
     """5 µs for 2^20 bytes."""
     (hccs,) = as_topology("article:8").levels
@@ -65,7 +71,9 @@ def test_unequal_servers_with_figures():
 def test_bare_specs_have_no_figures():
     assert as_topology("4x8").levels == ()
     assert with_figures("4x8") == as_topology("atlas-800t-a2:4x8")
-    assert with_figures("32").levels[0].size == 32  # a flat group, wired as one server
+    flat = with_figures("32")  # one tier, wired as servers of 8
+    assert (flat.sizes, [level.size for level in flat.levels]) == ((32,), [8, 4])
+    assert [level.size for level in with_figures("12").levels] == [12]
     assert with_figures("dgx-a100:8") == as_topology("dgx-a100:8")
 
 

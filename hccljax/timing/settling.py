@@ -1,0 +1,155 @@
+"""A schedule on a topology, ready to be timed for any factor of its message sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hccljax.errors import ArgumentError, shown
+from hccljax.schedule import Schedule
+from hccljax.schedule.event import Event
+from hccljax.schedule.replay import replay
+from hccljax.timing.clock import Round, Speeds, TierClock, rounds_of
+from hccljax.timing.noting import NotingClock
+from hccljax.timing.rates import Rates
+from hccljax.timing.timeline import Timeline
+from hccljax.topology import Topology, as_topology, with_figures
+from hccljax.topology.wiring import Wiring
+
+MODES = ("ordered", "eager")
+
+
+@dataclass(frozen=True)
+class Tier:
+    """What one level of the wiring had to do.
+
+    Attributes:
+      name: the level's.
+      nbytes: bytes that crossed it, all ranks together.
+      most: bytes that its busiest port carried.
+      busy: seconds for which its busiest port was in use.
+    """
+
+    name: str
+    nbytes: int
+    most: int
+    busy: float
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A schedule on a topology: the checked arguments of ``simulate``, and what many runs share.
+
+    Attributes:
+      places: the place of each rank, [n].
+      eager: True for pure dataflow.
+      assumed: True if the topology was given without figures.
+    """
+
+    schedule: Schedule
+    topology: Topology
+    places: np.ndarray
+    speeds: Speeds
+    eager: bool
+    assumed: bool = False
+
+    @cached_property
+    def wiring(self) -> Wiring:
+        """The ports of the topology."""
+        return Wiring(self.topology)
+
+    @cached_property
+    def rounds(self) -> dict[int, list[Round]]:
+        """The messages of each event, with their ways."""
+        return rounds_of(self.schedule.events, self.wiring, self.places)
+
+    def clock(self, scales: Sequence[float] | np.ndarray = (1.0,)) -> TierClock:
+        """A clock for the schedule with all its messages so many times as long."""
+        return TierClock(*self._of_clock, np.asarray(scales, float), self.speeds, self.eager)
+
+    @property
+    def _of_clock(self) -> tuple[Sequence[Event], dict[int, list[Round]], Wiring, np.ndarray]:
+        return self.schedule.events, self.rounds, self.wiring, self.places
+
+    @cached_property
+    def tiers(self) -> tuple[Tier, ...]:
+        """What each level of the wiring has to do, which does not depend on when it is done."""
+        return _tiers(self)
+
+    @property
+    def most_bytes(self) -> tuple[int, ...]:
+        """Bytes that the busiest port of each level carries."""
+        return tuple(tier.most for tier in self.tiers)
+
+    def timeline(self, limit: int) -> Timeline:
+        """Every message and computation: all trips of all loops are run."""
+        clock = NotingClock(*self._of_clock, np.ones(1), self.speeds, self.eager)
+        clock.limit = limit
+        replay(self.schedule.events, self.schedule.loops, clock, jump=False)
+        return Timeline(clock.notes, float(clock.units[0]), self.schedule.n, self.topology.levels, self.wiring.levels)
+
+
+def settled(
+    schedule: Schedule,
+    topology: str | Topology,
+    placement: Sequence[int] | None = None,
+    gamma: float = 0.0,
+    mode: str = "ordered",
+    rates: Rates | None = None,
+) -> Settled:
+    """The arguments of ``simulate``, checked."""
+    known = with_figures(topology)
+    if mode not in MODES:
+        raise ArgumentError(f"mode={shown(mode)}: expected one of {', '.join(MODES)}")
+    if not isinstance(gamma, (int, float)) or not math.isfinite(gamma) or gamma < 0:
+        raise ArgumentError(f"gamma={shown(gamma)}: expected seconds a byte, 0 or more")
+    places = np.arange(schedule.n) if placement is None else np.asarray(placement)
+    if schedule.n > known.ranks:
+        raise ArgumentError(
+            f"a schedule of {schedule.n} ranks on a topology of {known.ranks} ({known}): expected one with as many"
+        )
+    if (
+        places.shape != (schedule.n,)
+        or places.dtype.kind not in "iu"
+        or len(np.unique(places)) != len(places)
+        or places.min() < 0
+        or places.max() >= known.ranks
+    ):
+        raise ArgumentError(
+            f"placement={shown(placement)}: expected a different place, 0 to {known.ranks - 1}, for each of the "
+            f"{schedule.n} ranks"
+        )
+    given = as_topology(topology)
+    assumed = given is not None and not given.levels
+    return Settled(schedule, known, places, Speeds(float(gamma), rates), mode == "eager", assumed)
+
+
+def makespans(run: Settled, scales: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Seconds until the last message has arrived, for each factor of the message sizes: [sizes]."""
+    clock = run.clock(scales)
+    replay(run.schedule.events, run.schedule.loops, clock)
+    return clock.seconds(clock.state[0].max(axis=-1, initial=0))
+
+
+def _tiers(run: Settled) -> tuple[Tier, ...]:
+    levels, wiring = run.topology.levels, run.wiring
+    carried, busy = np.zeros(wiring.ports), np.zeros(wiring.ports)
+    crossed = np.zeros(len(levels))
+    for event in run.schedule.events:
+        for one in run.rounds[event.index]:
+            lasts = one.seconds(np.array([float(event.nbytes)]))[0, one.kind]
+            for column in one.ports.T:
+                np.add.at(carried, column, float(event.nbytes * event.trips))
+                np.add.at(busy, column, lasts * event.trips)
+            across = wiring.levels[one.ports[:, 0]]
+            crossed += np.bincount(across, minlength=len(levels)) * float(event.nbytes * event.trips)
+    found = []
+    for k, level in enumerate(levels):
+        mine = wiring.levels == k
+        most, longest = carried[mine].max(initial=0), busy[mine].max(initial=0)
+        found.append(Tier(level.name, int(crossed[k]), int(most), float(longest)))
+    return tuple(found)
