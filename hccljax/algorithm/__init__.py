@@ -2,7 +2,7 @@
 
 # Importing a module registers its algorithm; this is the order in which they are listed.
 # isort: off
-from hccljax.algorithm import (
+from hccljax.algorithm import (  # noqa: F401
     ring, double_ring, tree, double_tree, halving_doubling, nhr, nb, mesh, star, pipeline, nhr_pipeline, ahc, pairwise,
     bruck, native,
 )  # fmt: skip
@@ -10,10 +10,5 @@ from hccljax.algorithm import (
 # isort: on
 from hccljax.algorithm.base import Algorithm, algorithms, register, registered, run
 from hccljax.algorithm.hierarchical import hierarchy
-
-BUILT_IN = (
-    ring, tree, double_tree, double_ring, halving_doubling, nhr, nb, mesh, star, pipeline, nhr_pipeline, ahc, pairwise,
-    bruck, native,
-)  # fmt: skip
 
 __all__ = ["Algorithm", "algorithms", "hierarchy", "register", "registered", "run"]

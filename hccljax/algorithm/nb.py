@@ -8,17 +8,19 @@ missing. A short message is not cut: as one block, these rules are a binomial tr
 
 from __future__ import annotations
 
+from functools import partial
+
 from jax import lax
 
-from hccljax.algorithm.base import Algorithm, composed, register, run
+from hccljax.algorithm.base import Algorithm, register
 from hccljax.algorithm.blocks import place_rows
 from hccljax.algorithm.nonuniform import NB, blocks_at, depth, halve, spread
-from hccljax.algorithm.tree import tree
+from hccljax.algorithm.short import bytes_sent, steps, tree_or_blocks
 from hccljax.group import Group
 from hccljax.reduction import Reduction
 from hccljax.shapes import Block, Blocks, Message
 
-ALL_REDUCE_BYTES = 128 * 1024
+LIMITS = {"all_reduce": 128 * 1024}
 """Messages up to this size, in bytes on one rank, are not cut: HCCL's limit."""
 
 
@@ -49,30 +51,16 @@ def scatter(blocks: Blocks, group: Group) -> Block:
 
 def all_reduce(x: Message, group: Group, op: Reduction) -> Message:
     """x […] → x […]: reduce_scatter and all_gather, or a short message through a binomial tree."""
-    if x.size * x.dtype.itemsize <= ALL_REDUCE_BYTES:
-        return run(tree, "all_reduce", x, group, op)
-    return composed(nb, "all_reduce", x, group, op)
-
-
-def steps(operator: str, p: int, nbytes: int) -> int:
-    """N = ceil(log2 p) to halve and N to double; a tree takes as many to reduce and to broadcast."""
-    return depth(p) * (2 if operator in ("all_reduce", "broadcast") else 1)
-
-
-def bytes_sent(operator: str, p: int, nbytes: int) -> int:
-    """p - 1 blocks a phase, or what the tree's root sends."""
-    if operator == "all_reduce" and nbytes <= ALL_REDUCE_BYTES:
-        return tree.bytes_sent(operator, p, nbytes)
-    return (p - 1) * -(-nbytes // p) * (2 if operator in ("all_reduce", "broadcast") else 1)
+    return tree_or_blocks(nb, LIMITS, "all_reduce", x, group, op)
 
 
 nb = register(
     Algorithm(
         name="NB",
-        regimes=(ALL_REDUCE_BYTES,),
+        regimes=tuple(LIMITS.values()),
         source="HCCL's NB; Bruck and others 1997",
-        steps=steps,
-        bytes_sent=bytes_sent,
+        steps=partial(steps, LIMITS),
+        bytes_sent=partial(bytes_sent, LIMITS),
         reduce_scatter=reduce_scatter,
         all_gather=all_gather,
         all_reduce=all_reduce,

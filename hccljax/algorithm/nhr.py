@@ -6,16 +6,18 @@ and collects them in reverse. Short messages are not cut: they go up and down a 
 
 from __future__ import annotations
 
+from functools import partial
+
 from jax import lax
 
-from hccljax.algorithm.base import Algorithm, composed, register, run
-from hccljax.algorithm.nonuniform import NHR, depth, double, halve, spread
-from hccljax.algorithm.tree import tree
+from hccljax.algorithm.base import Algorithm, register
+from hccljax.algorithm.nonuniform import NHR, double, halve, spread
+from hccljax.algorithm.short import bytes_sent, steps, tree_or_blocks
 from hccljax.group import Group
 from hccljax.reduction import Reduction
 from hccljax.shapes import Block, Blocks, Message
 
-ALL_REDUCE_BYTES, BROADCAST_BYTES = 256 * 1024, 2 * 1024 * 1024
+LIMITS = {"all_reduce": 256 * 1024, "broadcast": 2 * 1024 * 1024}
 """Messages up to these sizes, in bytes on one rank, are not cut: HCCL's limits."""
 
 
@@ -37,44 +39,26 @@ def scatter(blocks: Blocks, group: Group) -> Block:
 
 def all_reduce(x: Message, group: Group, op: Reduction) -> Message:
     """x […] → x […]: reduce_scatter and all_gather, or a short message through a binomial tree."""
-    if x.size * x.dtype.itemsize <= ALL_REDUCE_BYTES:
-        return run(tree, "all_reduce", x, group, op)
-    return composed(nhr, "all_reduce", x, group, op)
+    return tree_or_blocks(nhr, LIMITS, "all_reduce", x, group, op)
 
 
 def broadcast(x: Message, group: Group) -> Message:
     """x of rank 0 → x everywhere: scatter and all_gather, or a short message down a binomial tree."""
-    if x.size * x.dtype.itemsize <= BROADCAST_BYTES:
-        return run(tree, "broadcast", x, group)
-    return composed(nhr, "broadcast", x, group)
-
-
-def steps(operator: str, p: int, nbytes: int) -> int:
-    """N = ceil(log2 p) to halve and N to double; a tree takes as many to reduce and to broadcast."""
-    if operator == "broadcast" and nbytes <= BROADCAST_BYTES:
-        return tree.steps(operator, p, nbytes)
-    return depth(p) * (2 if operator in ("all_reduce", "broadcast") else 1)
-
-
-def bytes_sent(operator: str, p: int, nbytes: int) -> int:
-    """p - 1 blocks a phase, or what the tree's root sends."""
-    if nbytes <= {"all_reduce": ALL_REDUCE_BYTES, "broadcast": BROADCAST_BYTES}.get(operator, -1):
-        return tree.bytes_sent(operator, p, nbytes)
-    return (p - 1) * -(-nbytes // p) * (2 if operator in ("all_reduce", "broadcast") else 1)
+    return tree_or_blocks(nhr, LIMITS, "broadcast", x, group)
 
 
 nhr = register(
     Algorithm(
         name="NHR",
         source="HCCL's NHR",
-        steps=steps,
-        bytes_sent=bytes_sent,
+        steps=partial(steps, LIMITS),
+        bytes_sent=partial(bytes_sent, LIMITS),
         reduce_scatter=reduce_scatter,
         all_gather=all_gather,
         scatter=scatter,
         all_reduce=all_reduce,
         broadcast=broadcast,
-        regimes=(ALL_REDUCE_BYTES, BROADCAST_BYTES),
+        regimes=tuple(LIMITS.values()),
         order="block b: (b + (b + 1)) + ((b + 2) + (b + 3)) + … in ring order; a short message as in tree",
     )
 )

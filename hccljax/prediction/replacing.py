@@ -9,8 +9,8 @@ from typing import Any
 import jax
 from jax.extend.core import JaxprEqn
 
-from hccljax import collectives
 from hccljax.algorithm import Algorithm
+from hccljax.collectives import all_gather, all_reduce, all_to_all, reduce_scatter
 from hccljax.group import Group
 from hccljax.prediction.part import part
 from hccljax.schedule.liveness import short_name
@@ -53,13 +53,13 @@ class Replacement:
     def _one(self, x: jax.Array, group: Group) -> jax.Array:
         options: dict[str, Any] = {"algorithm": self.algorithm, "topology": self.topology}
         if self.kind in _SUMS:
-            return collectives.all_reduce(x, group, _SUMS[self.kind], **options)
+            return all_reduce(x, group, _SUMS[self.kind], **options)
         options["tiled"] = self.tiled
         if self.kind in _GATHERS:
-            return collectives.all_gather(x, group, axis=self.dimensions[0], **options)
+            return all_gather(x, group, axis=self.dimensions[0], **options)
         if self.kind in _SCATTERS:
-            return collectives.reduce_scatter(x, group, scatter_dimension=self.dimensions[0], **options)
-        return collectives.all_to_all(x, group, *self.dimensions, **options)
+            return reduce_scatter(x, group, scatter_dimension=self.dimensions[0], **options)
+        return all_to_all(x, group, *self.dimensions, **options)
 
 
 def replacing(

@@ -92,28 +92,30 @@ def _group_device(rank: Rank) -> dict[str, Any]:
 
 
 def _groups(table: RankTable) -> dict[str, Any]:
-    instances = [
-        {
-            "pod_name": str(ranks[0].others.get("pod_name", ranks[0].server_id)),
-            "server_id": ranks[0].server_id,
-            "devices": [_group_device(rank) for rank in ranks],
-        }
-        for ranks in table.servers
-    ]
-    group = {
-        "group_name": (table.others.get("groups") or [""])[0] or "",
-        "instance_count": str(len(instances)),
-        "device_count": str(len(table)),
-        "instance_list": instances,
-    }
-    return {"status": "completed", "group_count": "1", "group_list": [group], **_extra(table, "status", "groups")}
+    return _one_group(
+        table,
+        [
+            {
+                "pod_name": str(ranks[0].others.get("pod_name", ranks[0].server_id)),
+                "server_id": ranks[0].server_id,
+                "devices": [_group_device(rank) for rank in ranks],
+            }
+            for ranks in table.servers
+        ],
+    )
 
 
 def _lab(table: RankTable) -> dict[str, Any]:
-    instances = [
-        {"rank_id": str(rank.rank_id), "server_id": rank.server_id, "devices": [_group_device(rank)]}
-        for rank in table.ranks
-    ]
+    return _one_group(
+        table,
+        [
+            {"rank_id": str(rank.rank_id), "server_id": rank.server_id, "devices": [_group_device(rank)]}
+            for rank in table.ranks
+        ],
+    )
+
+
+def _one_group(table: RankTable, instances: list[dict[str, Any]]) -> dict[str, Any]:
     group = {
         "group_name": (table.others.get("groups") or [""])[0] or "",
         "instance_count": str(len(instances)),

@@ -148,8 +148,5 @@ _FORMULAS: dict[str, Callable[[str, int, float], Terms | None]] = {
     "star": _star,
 }
 
-_SHORT = {
-    "NHR": {"all_reduce": nhr.ALL_REDUCE_BYTES, "broadcast": nhr.BROADCAST_BYTES},
-    "NB": {"all_reduce": nb.ALL_REDUCE_BYTES},
-}
+_SHORT = {"NHR": nhr.LIMITS, "NB": nb.LIMITS}
 """Messages up to these sizes, in bytes, go up and down a binomial tree."""

@@ -15,9 +15,9 @@ from hccljax.schedule import count
 
 GROUP, SUM = Group("r"), reduction("sum")
 LIMITS = [
-    ("NHR", "all_reduce", nhr.ALL_REDUCE_BYTES),
-    ("NHR", "broadcast", nhr.BROADCAST_BYTES),
-    ("NB", "all_reduce", nb.ALL_REDUCE_BYTES),
+    ("NHR", "all_reduce", nhr.LIMITS["all_reduce"]),
+    ("NHR", "broadcast", nhr.LIMITS["broadcast"]),
+    ("NB", "all_reduce", nb.LIMITS["all_reduce"]),
 ]
 
 
