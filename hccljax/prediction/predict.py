@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 
 from hccljax.algorithm import Algorithm
@@ -71,7 +72,7 @@ class Prediction:
 def predict(
     step: Callable[..., Any],
     *args: Any,
-    axis_sizes: Mapping[str, int],
+    axis_sizes: Mapping[str, int] | jax.sharding.Mesh | jax.sharding.AbstractMesh,
     topology: str | Topology,
     rates: Rates | None = None,
     settings: Mapping[str, str] | None = None,
@@ -88,7 +89,8 @@ def predict(
     Args:
       step: a per-device function, as ``hccljax.trace`` takes it.
       args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct``, with one device's shapes.
-      axis_sizes: sizes of the mapped axes; ranks are numbered by flattening them, the last one fastest.
+      axis_sizes: sizes of the mapped axes, or a mesh that has them; ranks are numbered by flattening them, the last one
+        fastest. ``{}`` if step maps all of its axes by ``shard_map``.
       topology: such as ``"atlas-800t-a2:4x8"``; one without figures is given those of atlas-800t-a2.
       rates: how fast a rank computes; without, computations take no time, and all of the step is communication.
       settings: HCCL variables for this prediction, over those of the environment: ``{"HCCL_ALGO": "ring"}``.
@@ -116,8 +118,10 @@ def predict(
     if isinstance(compare, str):
         raise ArgumentError(f"compare={shown(compare)}: expected a sequence of values, such as ['ring', 'tree']")
     tiers = with_figures(topology)
+    if isinstance(axis_sizes, (jax.sharding.Mesh, jax.sharding.AbstractMesh)):
+        axis_sizes = dict(axis_sizes.shape)
     n = int(np.prod([1, *axis_sizes.values()]))
-    places = list(range(n)) if placement is None else list(placement)
+    places = list(range(max(n, tiers.ranks))) if placement is None else list(placement)
 
     def simulated(variables: Mapping[str, str], wanted: str | Algorithm | None) -> tuple[Schedule, Simulation]:
         with environment(variables):

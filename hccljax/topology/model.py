@@ -7,6 +7,7 @@ import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -121,6 +122,25 @@ class Topology:
         'rank 3 level 1 at 50% of its bandwidth'
         """
         return replace(self, faults=(*self.faults, Fault.of(self, link, rank, level, factor, lost, computing)))
+
+    def with_level(self, k: int, **figures: Any) -> Topology:
+        """The topology with other figures for one level of its wiring.
+
+        Args:
+          k: the level, 0 for the innermost.
+          figures: ``bandwidth``, ``latency``, ``links``, ``oversubscription`` or ``name``, as in ``Level``.
+
+        >>> quick = hccljax.topology.as_topology("atlas-800t-a2:4x8").with_level(1, bandwidth=50e9)
+        >>> quick.levels[1].bandwidth
+        50000000000.0
+        """
+        if isinstance(k, bool) or k not in range(len(self.levels)):
+            raise ArgumentError(f"with_level({shown(k)}): {self} has levels 0 to {len(self.levels) - 1}")
+        unknown = set(figures) - {"name", "links", "bandwidth", "latency", "oversubscription"}
+        if unknown:
+            raise ArgumentError(f"with_level({', '.join(sorted(unknown))}): expected figures of a Level, not its size")
+        changed = replace(self.levels[k], **figures)
+        return replace(self, levels=(*self.levels[:k], changed, *self.levels[k + 1 :]))
 
     @property
     def slowness(self) -> np.ndarray:

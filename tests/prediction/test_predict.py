@@ -191,6 +191,22 @@ class TestPredict:
         alone = hccljax.predict(step, *shapes, axis_sizes={"data": 8}, topology="atlas-800t-a2:8").seconds
         assert found.simulation.exposed < 0.6 * alone
 
+    def test_a_mesh_in_place_of_sizes(self):
+        expected = self.predicted().seconds
+        assert self.predicted(axis_sizes=jax.sharding.AbstractMesh((8,), ("data",))).seconds == expected
+        assert self.predicted(axis_sizes=jax.make_mesh((8,), ("data",))).seconds == expected
+
+    def test_a_step_that_maps_its_own_axes(self):
+        mesh, spec = jax.sharding.AbstractMesh((8,), ("data",)), jax.sharding.PartitionSpec
+
+        def step(w, x):
+            loss = lambda w, x: ((x @ w) ** 2).sum()  # noqa: E731
+            return jax.shard_map(jax.grad(loss), mesh=mesh, in_specs=(spec(), spec("data")), out_specs=spec())(w, x)
+
+        shapes = (F32(1024, 1024), F32(512, 1024))
+        found = hccljax.predict(step, *shapes, axis_sizes={}, topology="atlas-800t-a2:8", algorithm="ring")
+        assert found.seconds == pytest.approx(14 * (1.5e-6 + (4 << 20) / 8 / 56e9))
+
     def test_refusals(self):
         with pytest.raises(ArgumentError, match=r"make 16 ranks, but atlas-800t-a2:8 has 8"):
             self.predicted(axis_sizes={"data": 16})

@@ -134,6 +134,19 @@ def test_sizes_that_do_not_fit():
     assert Topology(levels=(level, level)).sizes == (4, 4)
 
 
+def test_other_figures_for_a_level():
+    topology = as_topology("atlas-800t-a2:4x8").with_level(1, bandwidth=50e9, latency=2e-6)
+    assert (topology.levels[1].bandwidth, topology.levels[1].latency, topology.levels[1].size) == (50e9, 2e-6, 4)
+    assert topology.levels[0] == as_topology("atlas-800t-a2:4x8").levels[0]
+    for level, figures, words in [
+        (2, {}, "levels 0 to 1"),
+        (0, {"size": 3}, "not its size"),
+        (0, {"bandwidth": 0}, "above 0"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            topology.with_level(level, **figures)
+
+
 def test_presets_say_where_they_come_from():
     assert {"atlas-800-910", "atlas-800t-a2", "atlas-900-a3", "dgx-a100", "article"} <= set(presets())
     for preset in PRESETS.values():
