@@ -202,9 +202,9 @@ def _parts(operator: str, p: int) -> int:
 
 
 def _grains(operator: str, p: int, size: int) -> list[int]:
-    """Lengths of a grain to try, the last one always does; a small message is proved element by element."""
+    """Lengths of a grain to try, longest first, the last one always does; short messages are proved by elements."""
     parts = (_parts(operator, p), _FINE << p.bit_length(), 1 if _has_blocks(operator) else p, 1 << p.bit_length())
-    return [*(size // n for n in dict.fromkeys(parts) if size >= 64 * n and size % n == 0), 1]
+    return [*(size // n for n in sorted(set(parts)) if size >= 64 * n and size % n == 0), 1]
 
 
 def _beyond(operator: str, p: int, threshold: int) -> int:

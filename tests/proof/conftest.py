@@ -44,8 +44,8 @@ class Faulty:
         pairs = [(r, r ^ mask) for r in range(self._group.size)]
         return self._sent(x, pairs, lambda x: self._group.exchange(x, mask, label))
 
-    def mesh_exchange(self, blocks):
-        return self._sent(blocks, None, self._group.mesh_exchange)
+    def mesh_exchange(self, blocks, label="exchange"):
+        return self._sent(blocks, None, lambda blocks: self._group.mesh_exchange(blocks, label))
 
     def mesh_gather(self, block):
         return self._sent(block, None, self._group.mesh_gather)
