@@ -71,6 +71,7 @@ CANDIDATES: dict[str, PerDevice] = {
     "double_ring": ours("double_ring"),
     "pipeline": ours("pipeline", "2x4"),
     "NHR_pipeline": ours("NHR_pipeline", "2x4"),
+    "AHC": ours("AHC", "5+3"),
     "tree": ours("tree"),
 }
 

@@ -120,6 +120,8 @@ def predict(
     tiers = with_figures(topology)
     if isinstance(axis_sizes, (jax.sharding.Mesh, jax.sharding.AbstractMesh)):
         axis_sizes = dict(axis_sizes.shape)
+    if not isinstance(axis_sizes, Mapping):
+        raise ArgumentError(f"axis_sizes={shown(axis_sizes)}: expected axis names and their sizes, or a mesh")
     n = int(np.prod([1, *axis_sizes.values()]))
     places = list(range(max(n, tiers.ranks))) if placement is None else list(placement)
 
@@ -128,6 +130,8 @@ def predict(
             schedule = trace_with(step, args, axis_sizes, True, replacing(tiers, places, wanted))
         return schedule, simulate(schedule, tiers, placement=placement, rates=rates)
 
+    if len(places) < n:
+        raise ArgumentError(f"placement={shown(placement)}: expected a place for each of {n} ranks")
     if n > tiers.ranks:
         raise ArgumentError(f"axis_sizes={dict(axis_sizes)} make {n} ranks, but {tiers} has {tiers.ranks}")
     schedule, simulation = simulated(settings or {}, algorithm)

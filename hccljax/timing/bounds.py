@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hccljax.errors import ArgumentError, shown
-from hccljax.topology import Topology
+from hccljax.topology import Topology, with_figures
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,29 @@ class Bound:
         return "latency"
 
 
-def lower_bound(operator: str, nbytes: int, topology: Topology, root: int = 0) -> Bound:
+def lower_bound(operator: str, nbytes: int, topology: str | Topology, root: int = 0) -> Bound:
     """How long an operator takes at least.
 
     Args:
       operator: such as ``"all_reduce"``.
       nbytes: bytes of one rank's message: the whole array for all_reduce, broadcast and reduce, all p blocks else.
-      topology: with levels; what is degraded counts as if it were whole.
+      topology: such as ``"atlas-800t-a2:4x8"``; what is degraded counts as if it were whole, and one without figures is
+        given those of atlas-800t-a2.
       root: of a rooted operator.
 
     Raises:
-      ArgumentError: an operator that is not known, or a topology without figures.
+      ArgumentError: an operator that is not known, nbytes below 0, or a root that is no rank.
+
+    >>> hccljax.lower_bound("all_reduce", 1 << 30, "atlas-800t-a2:4x8").bandwidth  # 2 · 3/4 GiB over 8 · 25 GB/s
+    0.00805306368
     """
     if operator not in _CROSSING:
         raise ArgumentError(f"operator={shown(operator)}: expected one of {', '.join(_CROSSING)}")
-    if not topology.levels:
-        raise ArgumentError(
-            f"topology {topology} says nothing of its links; expected one with levels, such as "
-            f"'atlas-800t-a2:{topology.shape}'"
-        )
+    if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__") or nbytes < 0:
+        raise ArgumentError(f"nbytes={shown(nbytes)}: expected an int, 0 or more")
+    topology = with_figures(topology)
+    if isinstance(root, bool) or root not in range(topology.ranks):
+        raise ArgumentError(f"root={shown(root)}: expected a rank, 0 to {topology.ranks - 1}")
     if topology.ranks == 1:
         return Bound(0.0, 0.0, "rank")
     ports, places = _ports(topology), topology.places

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import hccljax.algorithm.nb as nb
 import hccljax.algorithm.nhr as nhr
 from hccljax.algorithm import Algorithm, registered
-from hccljax.algorithm.base import COMPOSED, REDUCING, VARIABLE
+from hccljax.algorithm.base import COMPOSED, OPERATORS, REDUCING, VARIABLE, unsupported
 from hccljax.algorithm.nonuniform import depth
 from hccljax.errors import ArgumentError, shown
 
@@ -45,13 +45,23 @@ def closed_form(algorithm: str | Algorithm, operator: str, p: int, nbytes: int) 
       p: ranks.
       nbytes: bytes of one rank's message, all p blocks of it, without padding.
 
+    Raises:
+      ArgumentError: an algorithm or operator that is not known, or a figure below its least.
+      UnsupportedError: the algorithm lacks the operator.
+
     >>> hccljax.closed_form("ring", "all_reduce", 8, 1 << 20)
     Terms(messages=14, sent=1835008.0, combined=917504.0)
     """
     if isinstance(p, bool) or not isinstance(p, int) or p < 1:
         raise ArgumentError(f"p={shown(p)}: expected an int, 1 or more")
-    record = registered(algorithm) if isinstance(algorithm, str) else algorithm
+    if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__") or nbytes < 0:
+        raise ArgumentError(f"nbytes={shown(nbytes)}: expected an int, 0 or more")
+    record = algorithm if isinstance(algorithm, Algorithm) else registered(algorithm)
     operator = VARIABLE.get(operator, operator)
+    if operator not in OPERATORS:
+        raise ArgumentError(f"operator={shown(operator)}: expected one of {', '.join(OPERATORS)}")
+    if not record.supports(operator):
+        raise unsupported(record, operator)
     if p == 1:
         return Terms(0, 0.0)
     n = float(nbytes)

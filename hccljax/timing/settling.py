@@ -102,10 +102,15 @@ def settled(
     rates: Rates | None = None,
 ) -> Settled:
     """The arguments of ``simulate``, checked."""
+    if not isinstance(schedule, Schedule):
+        raise ArgumentError(f"simulate got {shown(schedule)}: expected a Schedule, as hccljax.trace gives it")
+    if rates is not None and not isinstance(rates, Rates):
+        raise ArgumentError(f"rates={shown(rates)}: expected hccljax.Rates(flops, bandwidth), or None")
     known = with_figures(topology)
     if mode not in MODES:
         raise ArgumentError(f"mode={shown(mode)}: expected one of {', '.join(MODES)}")
-    if not isinstance(gamma, (int, float)) or not math.isfinite(gamma) or gamma < 0:
+    number = isinstance(gamma, (int, float)) and not isinstance(gamma, bool)
+    if not number or not math.isfinite(gamma) or gamma < 0:
         raise ArgumentError(f"gamma={shown(gamma)}: expected seconds a byte, 0 or more")
     places = np.arange(schedule.n) if placement is None else np.asarray(placement)
     if schedule.n > known.ranks:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import numbers
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ class Fault:
                 f"a level alone"
             )
         for name, value in (("factor", factor), ("computing", computing)):
-            number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            number = isinstance(value, numbers.Real) and not isinstance(value, bool)
             if not number or not 0 < value <= 1:
                 raise ArgumentError(
                     f"degrade({name}={shown(value)}): expected what is left, above 0 and up to 1; lost=True for nothing"
@@ -57,7 +58,7 @@ class Fault:
         if link is not None and (len(ranks) != 2 or ranks[0] == ranks[1]):
             raise ArgumentError(f"degrade(link={shown(link)}): expected two different ranks")
         for one in ranks:
-            if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < topology.ranks:
+            if isinstance(one, bool) or not hasattr(one, "__index__") or not 0 <= operator.index(one) < topology.ranks:
                 raise ArgumentError(f"degrade: rank {shown(one)}; expected 0 to {topology.ranks - 1}")
         if not topology.levels and (link is not None or level is not None or factor < 1 or lost):
             raise ArgumentError(
@@ -67,6 +68,8 @@ class Fault:
             raise ArgumentError(f"degrade(level={shown(level)}): expected 0 to {len(topology.levels) - 1}")
         if computing != 1 and rank is None:
             raise ArgumentError(f"degrade(computing={computing}): expected the rank that computes slowly")
+        link = None if link is None else (operator.index(link[0]), operator.index(link[1]))
+        rank = None if rank is None else operator.index(rank)
         return cls(link, rank, level, 0.0 if lost else float(factor), float(computing))
 
     def __str__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 from dataclasses import dataclass
 
 from hccljax.errors import ArgumentError, shown
@@ -38,25 +39,23 @@ class Level:
     oversubscription: float = 1.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
+        if isinstance(self.size, bool) or not hasattr(self.size, "__index__") or operator.index(self.size) < 1:
             raise ArgumentError(f"level {shown(self.name)}: size={shown(self.size)}; expected an int, 1 or more")
+        object.__setattr__(self, "size", operator.index(self.size))
         if self.links not in LINKS:
             raise ArgumentError(f"level {shown(self.name)}: links={shown(self.links)}; expected one of {LINKS}")
-        for name, least in (("bandwidth", "above 0, in bytes/s"), ("latency", "0 or more, in seconds"),
-                            ("oversubscription", "1 or more")):  # fmt: skip
+        for name, expected in _FIGURES.items():
             value = getattr(self, name)
-            number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-            if (
-                not number
-                or value < {"latency": 0, "oversubscription": 1}.get(name, 0)
-                or (name == "bandwidth" and value == 0)
-            ):
+            number = _as_float(value)
+            least = {"latency": 0.0, "oversubscription": 1.0}.get(name, 5e-324)
+            if not least <= number < math.inf:
                 raise ArgumentError(
-                    f"level {shown(self.name)}: {name}={shown(value)}; expected a finite number, {least}"
+                    f"level {shown(self.name)}: {name}={shown(value)}; expected a finite number, {expected}"
                 )
+            object.__setattr__(self, name, number)
         if self.oversubscription != 1 and self.links != "switch":
             raise ArgumentError(
-                f"level {shown(self.name)}: oversubscription={shown(self.oversubscription)} with links={self.links!r}; "
+                f"level {shown(self.name)}: oversubscription={self.oversubscription} with links={self.links!r}; "
                 f"expected 'switch': other wirings have no core"
             )
 
@@ -64,3 +63,20 @@ class Level:
     def rate(self) -> float:
         """Bytes/s that one message gets: the bandwidth, shared where the switch is oversubscribed."""
         return self.bandwidth / self.oversubscription
+
+
+_FIGURES = {
+    "bandwidth": "above 0, in bytes/s",
+    "latency": "0 or more, in seconds",
+    "oversubscription": "1 or more",
+}
+
+
+def _as_float(value: object) -> float:
+    """The value as a float; not a number if it is none."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

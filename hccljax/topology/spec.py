@@ -43,7 +43,7 @@ def with_figures(topology: str | Topology, preset: str = DEFAULT) -> Topology:
     """The topology itself if it has levels, else the same tiers with the figures of a preset.
 
     Ranks in one tier that do not fit into one server of the preset are wired as servers of the largest size, if that
-    divides them. A server larger than the preset's is wired as one that is as large as it has to be.
+    divides them, else each as a server of its own. A larger server beside others is wired as large as it has to be.
     """
     known = as_topology(topology)
     if known is None:
@@ -52,8 +52,9 @@ def with_figures(topology: str | Topology, preset: str = DEFAULT) -> Topology:
         return known
     figures = _preset(preset)
     sizes, largest = known.sizes, figures.largest
-    if known.servers is None and len(sizes) == 1 and sizes[0] > largest and sizes[0] % largest == 0:
-        sizes = (largest, sizes[0] // largest)
+    if known.servers is None and len(sizes) == 1 and sizes[0] > largest:
+        inside = largest if sizes[0] % largest == 0 else 1
+        sizes = (inside, sizes[0] // inside)
     return Topology(known.sizes, known.servers, figures.wire(sizes, known.servers), figures.name)
 
 

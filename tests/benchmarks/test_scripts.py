@@ -27,7 +27,7 @@ def test_collectives_measures_every_candidate_under_both_settings(benchmarks):
     assert "tuned: MALLOC_MMAP_THRESHOLD_=17179869184, MALLOC_TRIM_THRESHOLD_=17179869184" in lines
     assert "default: MALLOC_MMAP_THRESHOLD_=unset, MALLOC_TRIM_THRESHOLD_=unset" in lines
     candidates = ["textbook", "psum", "ring", "H-D_R", "NHR", "NB", "mesh", "ring/ring", "double_tree"]
-    candidates += ["double_ring", "pipeline", "NHR_pipeline", "tree"]
+    candidates += ["double_ring", "pipeline", "NHR_pipeline", "AHC", "tree"]
     assert [line.split() for line in lines].count(candidates) == 2
     rows = [line for line in lines if line.startswith("4 KB ")]
     assert [row.count("(") for row in rows] == [len(candidates)] * 2

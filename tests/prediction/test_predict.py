@@ -212,6 +212,10 @@ class TestPredict:
             self.predicted(axis_sizes={"data": 16})
         with pytest.raises(SettingError):
             self.predicted(settings={"HCCL_ALGO": "rign"})
+        with pytest.raises(ArgumentError, match="axis_sizes=8: expected axis names"):
+            self.predicted(axis_sizes=8)
+        with pytest.raises(ArgumentError, match="a place for each of 8 ranks"):
+            self.predicted(placement=[0, 1, 2])
         with pytest.raises(ArgumentError, match="samples=0"):
             self.predicted(samples=0)
         with pytest.raises(ArgumentError, match="compare='ring'"):

@@ -76,8 +76,21 @@ def test_one_rank_needs_nothing():
     assert lower_bound("all_reduce", N, Topology(levels=(Level("x", 1, "switch", 1.0, 1.0),))).seconds == 0
 
 
-def test_refusals():
-    with pytest.raises(ArgumentError, match="expected one with levels"):
-        lower_bound("all_reduce", N, Topology((8, 4)))
-    with pytest.raises(ArgumentError, match="operator='sum'"):
-        lower_bound("sum", N, FOUR_SERVERS)
+def test_a_spec_in_place_of_a_topology():
+    assert lower_bound("all_reduce", N, "atlas-800t-a2:4x8") == lower_bound("all_reduce", N, FOUR_SERVERS)
+    assert lower_bound("all_reduce", N, "4x8") == lower_bound("all_reduce", N, FOUR_SERVERS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("sum", N, "4x8"), "operator='sum'"),
+        (("all_reduce", -1, "4x8"), "nbytes=-1"),
+        (("all_reduce", 1.5, "4x8"), "nbytes=1.5"),
+        (("all_reduce", N, None), "topology None"),
+        (("scatter", N, "4x8", 32), "root=32: expected a rank, 0 to 31"),
+    ],
+)
+def test_refusals(arguments, words):
+    with pytest.raises(ArgumentError, match=words):
+        lower_bound(*arguments)

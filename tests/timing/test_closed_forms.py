@@ -6,7 +6,7 @@ import pytest
 
 from hccljax.algorithm import algorithms, registered
 from hccljax.algorithm.base import OPERATORS
-from hccljax.errors import ArgumentError
+from hccljax.errors import ArgumentError, UnsupportedError
 from hccljax.timing.closed import FULL_MESH, closed_form
 
 COSTED = [
@@ -70,8 +70,17 @@ def test_v_forms_cost_what_they_run():
     assert closed_form("pairwise", "all_to_all_v", 8, 800) == closed_form("pairwise", "all_to_all", 8, 800)
 
 
-def test_refusals():
-    with pytest.raises(ArgumentError, match="p=0"):
-        closed_form("ring", "all_reduce", 0, 8)
-    with pytest.raises(ArgumentError, match="unknown algorithm"):
-        closed_form("rign", "all_reduce", 8, 8)
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (("ring", "all_reduce", 0, 8), ArgumentError, "p=0"),
+        (("rign", "all_reduce", 8, 8), ArgumentError, "unknown algorithm"),
+        ((3, "all_reduce", 8, 8), ArgumentError, "unknown algorithm 3"),
+        (("ring", "sum", 8, 8), ArgumentError, "operator='sum'"),
+        (("ring", "all_reduce", 8, -8), ArgumentError, "nbytes=-8"),
+        (("tree", "all_to_all", 8, 8), UnsupportedError, "has no all_to_all"),
+    ],
+)
+def test_refusals(arguments, error, words):
+    with pytest.raises(error, match=words):
+        closed_form(*arguments)

@@ -204,6 +204,8 @@ class TestRefusals:
         schedule = schedule_of("ring", "all_reduce", 8, 800)
         for options, words in [
             ({"mode": "lazy"}, "mode='lazy'"),
+            ({"gamma": True}, "gamma=True"),
+            ({"rates": 1e12}, r"expected hccljax\.Rates"),
             ({"gamma": -1}, "gamma=-1"),
             ({"gamma": float("nan")}, "gamma=nan"),
             ({"placement": [0] * 8}, "a different place"),
@@ -212,6 +214,11 @@ class TestRefusals:
         ]:
             with pytest.raises(ArgumentError, match=words):
                 simulate(schedule, a2(1), **options)
+
+    def test_no_schedule(self, a2):
+        for wrong in ("ring", None, lambda x: x):
+            with pytest.raises(ArgumentError, match="expected a Schedule"):
+                simulate(wrong, a2(1))
 
     def test_too_many_ranks(self, schedule_of, a2):
         with pytest.raises(ArgumentError, match="16 ranks on a topology of 8"):

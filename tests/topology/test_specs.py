@@ -73,7 +73,7 @@ def test_bare_specs_have_no_figures():
     assert with_figures("4x8") == as_topology("atlas-800t-a2:4x8")
     flat = with_figures("32")  # one tier, wired as servers of 8
     assert (flat.sizes, [level.size for level in flat.levels]) == ((32,), [8, 4])
-    assert [level.size for level in with_figures("12").levels] == [12]
+    assert [level.size for level in with_figures("12").levels] == [1, 12]
     assert with_figures("dgx-a100:8") == as_topology("dgx-a100:8")
 
 
@@ -112,6 +112,7 @@ def test_bad_specs(spec, words):
         ({"latency": float("nan")}, "latency=nan"),
         ({"size": 0}, "size=0"),
         ({"size": 2.0}, "size=2.0"),
+        ({"bandwidth": 10**400}, "finite number"),
         ({"links": "torus"}, "links='torus'"),
         ({"oversubscription": 0.5}, "oversubscription=0.5"),
         ({"oversubscription": 2.0}, "expected 'switch'"),
@@ -121,6 +122,13 @@ def test_bad_levels(change, words):
     given = {"name": "x", "size": 4, "links": "full_mesh", "bandwidth": 1e9, "latency": 0.0} | change
     with pytest.raises(ArgumentError, match=words):
         Level(**given)
+
+
+def test_numbers_of_numpy():
+    level = Level("x", np.int64(4), "switch", np.float32(1e9), np.float64(0))
+    assert (level.size, type(level.size), level.bandwidth) == (4, int, 1e9)
+    slow = as_topology("atlas-800t-a2:8").degrade(rank=np.int64(3), factor=np.float64(0.5))
+    assert slow == as_topology("atlas-800t-a2:8").degrade(rank=3, factor=0.5)
 
 
 def test_sizes_that_do_not_fit():
