@@ -129,8 +129,7 @@ class TierClock(StepClock):
             operand, self.state = grown(operand), grown(self.state)
         if event.kind == COMPUTE:
             return self._computed(event, operand)
-        state, stream = self.state, self._streams + event.stream * self.n
-        own = slice(stream, stream + self.n)
+        state, own = self.state, self.stream_of(event)
         done = np.zeros_like(operand) if self.eager else state[..., own].copy()
         base = self.later(operand, done)
         stays = event.stays
@@ -142,8 +141,7 @@ class TierClock(StepClock):
             start = self.later(base[..., one.sources], done[..., one.destinations])
             for column in one.ports.T:
                 start = self.later(start, state[..., column])
-            ends = start.copy()
-            ends[0] += durations[:, one.kind]
+            ends = self.after(start, durations[:, one.kind])
             for column in one.ports.T:
                 used = column > 0
                 state[..., column[used]] = self.later(state[..., column[used]], ends[..., used])
@@ -158,11 +156,15 @@ class TierClock(StepClock):
             state[..., own] = after
         return times
 
+    def stream_of(self, event: Event) -> slice:
+        """Where the state says how far each rank is in the event's stream."""
+        first = self._streams + event.stream * self.n
+        return slice(first, first + self.n)
+
     def _combined(self, combining: np.ndarray, ranks: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """When the receivers have combined what came: one message after the other on each rank."""
         unit = self._combine + ranks
-        ends = self.later(ends, self.state[..., unit]).copy()
-        ends[0] += combining[:, None]
+        ends = self.after(self.later(ends, self.state[..., unit]), combining[:, None])
         self.state[..., unit] = ends
         return ends
 
@@ -170,10 +172,15 @@ class TierClock(StepClock):
         """When a computation is done on each rank, one after the other in program order."""
         unit = slice(self._compute, self._compute + self.n)
         start = self.later(operand, self.state[..., unit])
-        ends = start.copy()
-        ends[0] += self._work[event.index]
+        ends = self.after(start, self._work[event.index])
         self.state[..., unit] = ends
         self.note(event, None, slice(None), start, ends, ends)
+        return ends
+
+    def after(self, start: np.ndarray, durations: np.ndarray) -> np.ndarray:
+        """The ends of what takes so long: durations [sizes, m] of times [1 or 2, sizes, m]."""
+        ends = start.copy()
+        ends[0] += durations
         return ends
 
     def note(

@@ -87,8 +87,7 @@ class Settled:
 
     def timeline(self, limit: int) -> Timeline:
         """Every message and computation: all trips of all loops are run."""
-        clock = NotingClock(*self._of_clock, np.ones(1), self.speeds, self.eager)
-        clock.limit = limit
+        clock = NotingClock(*self._of_clock, self.speeds, self.eager, limit)
         replay(self.schedule.events, self.schedule.loops, clock, jump=False)
         return Timeline(clock.notes, float(clock.units[0]), self.schedule.n, self.topology.levels, self.wiring.levels)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
@@ -11,6 +11,10 @@ import numpy as np
 from hccljax.errors import ArgumentError
 from hccljax.schedule.event import Event
 from hccljax.topology import Level
+
+WAITS = ("", "value", "stream", "port", "compute", "combine")
+NOTHING, VALUE, STREAM, PORT, COMPUTED, COMBINED = range(len(WAITS))
+"""What decides when something starts, as numbers of WAITS."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,9 @@ class Interval:
       start, end: seconds.
       combined: seconds at which the receiver has combined it; the end where nothing is combined.
       nbytes: bytes.
+      waited_for: what decided when it starts: ``"value"``, what is sent or computed with; ``"stream"``, messages before
+        it in its stream at either end; ``"port"``, a port on its way; ``"compute"``, an earlier computation of the
+        rank; ``""``, nothing. In a critical path also ``"combine"``: its receiver was still combining others.
     """
 
     event: Event
@@ -36,6 +43,7 @@ class Interval:
     end: float
     combined: float
     nbytes: int
+    waited_for: str = ""
 
     @property
     def name(self) -> str:
@@ -51,7 +59,13 @@ class Interval:
 
 @dataclass(frozen=True)
 class Note:
-    """The messages of one round, as a clock notes them: arrays [m], times in units."""
+    """The messages of one round, as a clock notes them: arrays [m], times in units.
+
+    Attributes:
+      waited_for: numbers of WAITS.
+      before: whose end each waited for: 0 for nobody, 2k + 1 for the end of number k, 2k + 2 for its combination.
+      kept_busy: whose combination the combination of each waited for, in the same way.
+    """
 
     event: Event
     trip: int
@@ -61,6 +75,9 @@ class Note:
     start: np.ndarray
     end: np.ndarray
     combined: np.ndarray
+    waited_for: np.ndarray
+    before: np.ndarray
+    kept_busy: np.ndarray
 
 
 class Timeline:
@@ -77,7 +94,7 @@ class Timeline:
         self._port_levels = port_levels
         self._flat = {
             name: np.concatenate([getattr(note, name) for note in notes]) if notes else np.zeros(0, np.int64)
-            for name in ("sources", "destinations", "start", "end", "combined")
+            for name in ("sources", "destinations", "start", "end", "combined", "before", "kept_busy")
         }
         self._first = np.cumsum([0, *(len(note.sources) for note in notes)])
         self.seconds = float(self._flat["combined"].max(initial=0) * unit)
@@ -102,6 +119,7 @@ class Timeline:
             float(note.end[m] * self._unit),
             float(note.combined[m] * self._unit),
             note.event.nbytes,
+            WAITS[note.waited_for[m]],
         )
 
     def of_rank(self, rank: int) -> list[Interval]:
@@ -118,32 +136,23 @@ class Timeline:
     def critical_path(self) -> list[Interval]:
         """The chain of messages and computations, each starting when the one before it ends, that takes all the time.
 
-        A message waits for the end of another one at its sender, its receiver or a port; where several end at the
-        same moment, the one at its sender is taken first.
+        Each says what it ``waited_for``, which the one before it was. Only what counts is in it: a message that held up
+        a port or its sender ends when it arrives (``combined`` is then its ``end``), and one that had to wait until its
+        receiver had combined others starts and ends when that is done. So from ``start`` to ``combined`` they add up to
+        ``seconds``.
         """
-        if not len(self):
-            return []
-        path = [int(np.argmax(self._flat["combined"]))]
-        by_end = np.argsort(self._flat["combined"], kind="stable")
-        ends = self._flat["combined"][by_end]
-        while self._flat["start"][path[-1]] > 0:
-            before = self._before(path[-1], by_end, ends)
-            if before is None:
-                break
-            path.append(before)
-        return [self[index] for index in reversed(path)]
-
-    def _before(self, index: int, by_end: np.ndarray, ends: np.ndarray) -> int | None:
-        start = self._flat["start"][index]
-        low, high = np.searchsorted(ends, start, "left"), np.searchsorted(ends, start, "right")
-        candidates = [int(c) for c in by_end[low:high] if c < index]
-        source, destination = self._flat["sources"][index], self._flat["destinations"][index]
-
-        def closeness(c: int) -> int:
-            ends = (self._flat["sources"][c], self._flat["destinations"][c])
-            return 3 if ends[1] == source else 2 if source in ends else 1 if destination in ends else 0
-
-        return max(reversed(candidates), key=closeness, default=None)
+        path: list[Interval] = []
+        mark = 2 * int(np.argmax(self._flat["combined"])) + 2 if len(self) else 0
+        while mark:
+            index, combines = divmod(mark - 1, 2)
+            interval, mark = self[index], int(self._flat["before"][index])
+            if not combines:
+                interval = replace(interval, combined=interval.end)
+            elif others := int(self._flat["kept_busy"][index]):
+                begun = float(self._flat["combined"][(others - 1) // 2] * self._unit)
+                interval, mark = replace(interval, start=begun, end=begun, waited_for=WAITS[COMBINED]), others
+            path.append(interval)
+        return path[::-1]
 
 
 def too_long(limit: int) -> ArgumentError:

@@ -123,3 +123,53 @@ def test_a_rank_sends_one_message_at_a_time_over_each_port(algorithm):
     for intervals in used.values():
         starts, stops = np.array(sorted(intervals)).T
         assert (starts[1:] >= stops[:-1] - 1e-15).all()
+
+
+class TestWhatIsWaitedFor:
+    def test_a_value_a_stream_a_port(self):
+        """0 → 1 → 2 one after the other; 3 → 2 and 1 → 3 in streams of their own, which share ports with them."""
+
+        def sends(x):
+            y = lax.ppermute(lax.ppermute(x, "r", [(0, 1)]), "r", [(1, 2)])
+            return y, lax.ppermute(x, "r", [(3, 2)]), lax.ppermute(x, "r", [(1, 3)])
+
+        timeline = timeline_of(sends, on("switch", 4))
+        assert spans(timeline) == [(0, 1, 0, 2), (1, 2, 2, 4), (3, 2, 4, 6), (1, 3, 4, 6)]
+        assert [one.waited_for for one in timeline] == ["", "value", "port", "port"]
+        assert [one.waited_for for one in timeline.critical_path()] == ["", "value", "port"]
+
+    def test_the_receiver_is_not_done_with_its_stream(self):
+        """Rank 4 of a tree's reduce has what it sends from the start; rank 0 still has others to hear."""
+        timeline = timeline_of(lambda x: hccljax.reduce(x, "r", algorithm="tree"), on("full_mesh", 5))
+        assert spans(timeline) == [(1, 0, 0, 2), (3, 2, 0, 2), (2, 0, 2, 4), (4, 0, 4, 6)]
+        assert [one.waited_for for one in timeline] == ["", "", "value", "stream"]
+
+    def test_computations_wait_for_each_other(self):
+        x = jax.ShapeDtypeStruct((100, 100), jnp.float32)
+
+        def step(x):
+            early = lax.ppermute(x @ x, "r", [(0, 1)])
+            return early, lax.ppermute(x @ x.T, "r", [(1, 0)])
+
+        path = timeline_of(step, on("switch", 2), x, rates=Rates(1e9)).critical_path()
+        assert [(one.name, one.waited_for) for one in path] == [
+            ("compute", ""), ("compute", "compute"), ("permute", "value"),
+        ]  # fmt: skip
+
+    def test_a_receiver_combines_one_message_after_the_other(self):
+        """A star's reduce on links of their own: all messages arrive at 2 µs, and are combined in 3 µs each."""
+        fn = lambda x: hccljax.reduce(x, "r", algorithm="star")  # noqa: E731
+        path = timeline_of(fn, on("full_mesh", 4), gamma=3e-9).critical_path()
+        assert spans(path) == [(1, 0, 0, 2), (2, 0, 5, 5), (3, 0, 8, 8)]
+        assert [(round(one.combined * 1e6), one.waited_for) for one in path] == [
+            (5, ""),
+            (8, "combine"),
+            (11, "combine"),
+        ]
+
+    def test_who_held_up_a_port_counts_until_it_arrived(self):
+        """On one port the messages queue; what the receiver does with the first two is hidden behind the third."""
+        fn = lambda x: hccljax.reduce(x, "r", algorithm="star")  # noqa: E731
+        path = timeline_of(fn, on("switch", 4), gamma=1e-9).critical_path()
+        assert [(round(one.start * 1e6), round(one.combined * 1e6)) for one in path] == [(0, 2), (2, 4), (4, 7)]
+        assert [one.waited_for for one in path] == ["", "port", "port"]
