@@ -11,7 +11,7 @@ after the rows is one of message sizes: a schedule is timed for several factors 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +19,10 @@ import numpy as np
 from hccljax.schedule.clock import StepClock, grown
 from hccljax.schedule.event import COMPUTE, Event
 from hccljax.timing.rates import Rates
-from hccljax.topology.detours import Routes
+from hccljax.timing.rounds import Round
 from hccljax.topology.wiring import Wiring
 
 _LONGEST = 2.0**60  # units of a whole run
-_TOGETHER = 1 << 22  # messages of one full-mesh event that are looked at together
 
 
 @dataclass(frozen=True)
@@ -36,31 +35,6 @@ class Speeds:
     def seconds(self, event: Event) -> float:
         """How long one execution of a computation takes."""
         return 0.0 if self.rates is None else self.rates.seconds(event.flops, event.nbytes)
-
-
-@dataclass(frozen=True)
-class Round:
-    """Messages of one event that can start together.
-
-    Attributes:
-      sources, destinations: the ranks of each message, [m].
-      ports: the ports that each takes, [m, k]; 0 is none.
-      kind: which of the ways each takes, [m].
-      ways: (latency in seconds, bytes/s) of each kind of way, [kinds, 2].
-      parts: slices of the messages in which each rank sends one at most, and receives one.
-    """
-
-    sources: np.ndarray
-    destinations: np.ndarray
-    ports: np.ndarray
-    kind: np.ndarray
-    ways: np.ndarray
-    parts: tuple[slice, ...]
-
-    def seconds(self, nbytes: np.ndarray) -> np.ndarray:
-        """How long a message of each size takes on each kind of way, [sizes, kinds]."""
-        latency, rate = self.ways.T
-        return latency + nbytes[:, None] / rate
 
 
 class TierClock(StepClock):
@@ -94,8 +68,10 @@ class TierClock(StepClock):
                 total += event.trips * self._work[event.index].max(axis=1)
             seconds[event.index] = [one.seconds(nbytes) for one in mine]
             combining[event.index] = speeds.gamma * nbytes if event.reduces else 0 * nbytes
-            received = sum(len(one.parts) for one in mine)
-            longest = sum((each.max(axis=1, initial=0) for each in seconds[event.index]), np.zeros(len(scales)))
+            received = sum(one.repeats * len(one.parts) for one in mine)
+            longest = np.zeros(len(scales))
+            for one, lasts in zip(mine, seconds[event.index], strict=True):
+                longest += one.repeats * lasts.max(axis=1, initial=0)
             total += event.trips * (longest + received * combining[event.index])
         self.units = np.where(total > 0, total, 1.0) / _LONGEST
         self._durations = {index: [self._whole(each) for each in found] for index, found in seconds.items()}
@@ -135,26 +111,71 @@ class TierClock(StepClock):
         stays = event.stays
         times = np.zeros_like(operand)
         times[..., stays] = operand[..., stays]
-        after, combining = done.copy(), self._combining[event.index]
-        combines = bool(combining.any())
+        after = done.copy()
         for one, durations in zip(self.rounds[event.index], self._durations[event.index], strict=True):
-            start = self.later(base[..., one.sources], done[..., one.destinations])
-            for column in one.ports.T:
-                start = self.later(start, state[..., column])
-            ends = self.after(start, durations[:, one.kind])
-            for column in one.ports.T:
-                used = column > 0
-                state[..., column[used]] = self.later(state[..., column[used]], ends[..., used])
-            for part in one.parts:
-                sources, destinations = one.sources[part], one.destinations[part]
-                there = self._combined(combining, destinations, ends[..., part]) if combines else ends[..., part]
-                after[..., sources] = self.later(after[..., sources], ends[..., part])
-                after[..., destinations] = self.later(after[..., destinations], there)
-                times[..., destinations] = self.later(times[..., destinations], there)
-                self.note(event, one, part, start[..., part], ends[..., part], there)
+            start = self._start(one, base, done)
+            if one.repeats == 1:
+                self._send(event, one, durations, start, after, times)
+            elif self._level(one, start):
+                self._send_together(event, one, durations, start, after, times)
+            else:
+                for each in one.each():
+                    self._send(event, each, durations, self._start(each, base, done), after, times)
         if not self.eager:
             state[..., own] = after
         return times
+
+    def _start(self, one: Round, base: np.ndarray, done: np.ndarray) -> np.ndarray:
+        """When the messages of a round start."""
+        start = self.later(base[..., one.sources], done[..., one.destinations])
+        for column in one.ports.T:
+            start = self.later(start, self.state[..., column])
+        return start
+
+    def _send(
+        self, event: Event, one: Round, durations: np.ndarray, start: np.ndarray, after: np.ndarray, times: np.ndarray
+    ) -> None:
+        """Carries out a round: ports are taken, ranks are further in their stream, and values are there."""
+        combining, state = self._combining[event.index], self.state
+        combines = bool(combining.any())
+        ends = self.after(start, durations[:, one.kind])
+        for column in one.ports.T:
+            used = column > 0
+            state[..., column[used]] = self.later(state[..., column[used]], ends[..., used])
+        for part in one.parts:
+            sources, destinations = one.sources[part], one.destinations[part]
+            there = self._combined(combining, destinations, ends[..., part]) if combines else ends[..., part]
+            after[..., sources] = self.later(after[..., sources], ends[..., part])
+            after[..., destinations] = self.later(after[..., destinations], there)
+            times[..., destinations] = self.later(times[..., destinations], there)
+            self.note(event, one, part, start[..., part], ends[..., part], there)
+
+    def _level(self, one: Round, start: np.ndarray) -> bool:
+        """True if each communicator's ranks send and receive at one time: their rounds follow each other without gaps.
+
+        Nobody then waits for anything but the round before: all else is over when the first one starts.
+        """
+        together = start.reshape(*start.shape[:-1], -1, one.repeats + 1)
+        return bool((together == together[..., :1]).all())
+
+    def _send_together(
+        self, event: Event, one: Round, durations: np.ndarray, start: np.ndarray, after: np.ndarray, times: np.ndarray
+    ) -> None:
+        """``_send`` for all rounds that one stands for."""
+        state, ranks, duration = self.state, one.destinations, durations[:, one.kind]
+        ends = self.after(start, one.repeats * duration)
+        for column in one.ports.T:
+            state[..., column] = ends
+        there, combining = ends, self._combining[event.index][:, None]
+        if combining.any():
+            # Combined at once from the first on, or without a gap since the rank was free, or as the last one arrives.
+            unit, without_gap = self._combine + ranks, one.repeats * combining
+            early = self.later(state[..., unit], self.after(start, duration))
+            there = self.later(self.after(early, without_gap), self.after(ends, combining))
+            state[..., unit] = there
+        after[..., one.sources] = self.later(after[..., one.sources], ends)
+        after[..., ranks] = self.later(after[..., ranks], there)
+        times[..., ranks] = self.later(times[..., ranks], there)
 
     def stream_of(self, event: Event) -> slice:
         """Where the state says how far each rank is in the event's stream."""
@@ -187,54 +208,3 @@ class TierClock(StepClock):
         self, event: Event, one: Round | None, part: slice, start: np.ndarray, end: np.ndarray, combined: np.ndarray
     ) -> None:
         """Called for all messages of a part of a round, and for all ranks of a computation (None), with their times."""
-
-
-def rounds_of(events: Sequence[Event], wiring: Wiring, places: np.ndarray) -> dict[int, list[Round]]:
-    """The messages of each event, by its index; those of events that are alike are one object."""
-    known: dict[Hashable, list[Round]] = {}
-    found: dict[int, list[Round]] = {}
-    for event in events:
-        key = (event.axes, event.layout, event.pattern)
-        if not event.is_communication:
-            found[event.index] = []
-            continue
-        if key not in known:
-            known[key] = list(_rounds(event, wiring, places))
-        found[event.index] = known[key]
-    return found
-
-
-def _rounds(event: Event, wiring: Wiring, places: np.ndarray) -> Iterator[Round]:
-    """The rounds of an event; those that share no port are one."""
-    rounds = [(sources, destinations) for sources, destinations in event.rounds() if len(sources)]
-    if len(rounds) > 1 and len(rounds) * len(places) <= _TOGETHER:
-        sources, destinations = (np.concatenate(side) for side in zip(*rounds, strict=True))
-        routes = wiring.routes(places[sources], places[destinations])
-        used = routes.ports[routes.ports > 0]
-        if len(np.unique(used)) == len(used):
-            cuts = np.cumsum([0, *(len(each) for each, _ in rounds)])
-            yield _round(sources, destinations, routes, tuple(map(slice, cuts[:-1], cuts[1:])))
-            return
-    for sources, destinations in rounds:
-        yield _round(
-            sources, destinations, wiring.routes(places[sources], places[destinations]), (slice(0, len(sources)),)
-        )
-
-
-def _round(sources: np.ndarray, destinations: np.ndarray, routes: Routes, parts: tuple[slice, ...]) -> Round:
-    ways, kind = np.unique(np.stack([routes.latency, routes.rate], 1), axis=0, return_inverse=True)
-    return Round(sources, destinations, _distinct(routes.ports), kind.reshape(-1), ways, parts)
-
-
-def _distinct(ports: np.ndarray) -> np.ndarray:
-    """The ports with no port twice in a column, where messages share one: the second one moves to a further column."""
-    columns: list[np.ndarray] = []
-    for column in ports.T:
-        left = column
-        while left.any():
-            first = np.zeros_like(left)
-            at = np.unique(left, return_index=True)[1]
-            first[at] = left[at]
-            columns.append(first)
-            left = np.where(first > 0, 0, left)
-    return np.stack(columns, 1) if columns else ports

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hccljax.schedule.event import COMPUTE, Event
-from hccljax.timing.clock import Round, Speeds, TierClock
+from hccljax.timing.clock import Speeds, TierClock
+from hccljax.timing.rounds import Round
 from hccljax.timing.timeline import COMPUTED, NOTHING, PORT, STREAM, VALUE, Note, too_long
 from hccljax.topology.wiring import Wiring
 
@@ -66,6 +67,10 @@ class NotingClock(TierClock):
         combined[0, 1] = ends[0, 1] + 1
         self.state[..., unit] = combined
         return combined
+
+    def _level(self, one: Round, start: np.ndarray) -> bool:
+        """False: each round is noted."""
+        return False
 
     def communicate(self, event: Event, operand: np.ndarray) -> np.ndarray:
         """As a clock does, counting the trips."""

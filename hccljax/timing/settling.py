@@ -13,9 +13,10 @@ from hccljax.errors import ArgumentError, shown
 from hccljax.schedule import Schedule
 from hccljax.schedule.event import Event
 from hccljax.schedule.replay import replay
-from hccljax.timing.clock import Round, Speeds, TierClock, rounds_of
+from hccljax.timing.clock import Speeds, TierClock
 from hccljax.timing.noting import NotingClock
 from hccljax.timing.rates import Rates
+from hccljax.timing.rounds import Round, rounds_of
 from hccljax.timing.timeline import Timeline
 from hccljax.topology import Topology, as_topology, with_figures
 from hccljax.topology.wiring import Wiring
@@ -145,12 +146,12 @@ def _tiers(run: Settled) -> tuple[Tier, ...]:
     crossed = np.zeros(len(levels))
     for event in run.schedule.events:
         for one in run.rounds[event.index]:
-            lasts = one.seconds(np.array([float(event.nbytes)]))[0, one.kind]
+            lasts, times = one.seconds(np.array([float(event.nbytes)]))[0, one.kind], event.trips * one.repeats
             for column in one.ports.T:
-                np.add.at(carried, column, float(event.nbytes * event.trips))
-                np.add.at(busy, column, lasts * event.trips)
+                np.add.at(carried, column, float(event.nbytes * times))
+                np.add.at(busy, column, lasts * times)
             across = wiring.levels[one.ports[:, 0]]
-            crossed += np.bincount(across, minlength=len(levels)) * float(event.nbytes * event.trips)
+            crossed += np.bincount(across, minlength=len(levels)) * float(event.nbytes * times)
     found = []
     for k, level in enumerate(levels):
         mine = wiring.levels == k

@@ -51,7 +51,9 @@ class Simulation:
         for event in self._run.schedule.events:
             if event.is_communication:
                 one = np.array([float(event.nbytes)])
-                longest = sum(each.seconds(one).max(initial=0.0) for each in self._run.rounds[event.index])
+                longest = sum(
+                    each.repeats * each.seconds(one).max(initial=0.0) for each in self._run.rounds[event.index]
+                )
                 name = ", ".join(event.axes)
                 found[name] = found.get(name, 0.0) + float(event.trips * longest)
         return found

@@ -26,7 +26,12 @@ PAIRS = st.permutations(range(P)).flatmap(
     lambda to: st.sets(st.integers(0, P - 1), min_size=1).map(lambda some: [(r, to[r]) for r in sorted(some)])
 )
 
-EXCHANGES = (lambda x: lax.psum(x, "r"), lambda x: lax.all_gather(x, "r")[1])
+EXCHANGES = (
+    lambda x: lax.psum(x, "r"),
+    lambda x: lax.all_gather(x, "r")[1],
+    lambda x: Group("r", np.arange(P).reshape(3, 4).tolist()).mesh_gather(x)[1],
+    lambda x: Group("r", np.arange(P).reshape(3, 4).T.tolist()).mesh_gather(x)[1],
+)
 
 
 class OneByOne(StepClock):
