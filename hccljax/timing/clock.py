@@ -50,6 +50,7 @@ class TierClock(StepClock):
         events: Sequence[Event],
         rounds: Mapping[int, list[Round]],
         wiring: Wiring,
+        cells: np.ndarray,
         places: np.ndarray,
         scales: np.ndarray,
         speeds: Speeds,
@@ -78,12 +79,20 @@ class TierClock(StepClock):
         self._combining = {index: self._whole(each) for index, each in combining.items()}
         self._work = {index: self._whole(each) for index, each in self._work.items()}
         streams = max((event.stream for event in events), default=-1) + 1
-        # The state: ports; when each rank can combine again, and compute; how far each rank is in each stream.
-        self._combine, self._compute = wiring.ports, wiring.ports + self.n
+        self._cells = cells
+        self._taken = {index: [self._taken_by(one) for one in mine] for index, mine in rounds.items()}
+        # The state: ports that messages wait for, the first of which is none and always free; when each rank can
+        # combine again, and compute; how far each rank is in each stream.
+        self._combine = int(cells.max()) + 1
+        self._compute = self._combine + self.n
         self._streams = self._compute + self.n
         size = self._streams + (0 if eager else streams * self.n)
         self.state = np.zeros((1, len(scales), size), np.int64)
         self.nothing = np.zeros((1, len(scales), self.n), np.int64)
+
+    def _taken_by(self, one: Round) -> list[np.ndarray]:
+        """Where the state has the ports of a round's messages, [m] each, no port twice in one; 0 is none."""
+        return [column for column in self._cells[one.ports].T if column.any()]
 
     def _whole(self, seconds: np.ndarray) -> np.ndarray:
         units = self.units[:, None] if seconds.ndim == 2 else self.units
@@ -112,34 +121,44 @@ class TierClock(StepClock):
         times = np.zeros_like(operand)
         times[..., stays] = operand[..., stays]
         after = done.copy()
-        for one, durations in zip(self.rounds[event.index], self._durations[event.index], strict=True):
-            start = self._start(one, base, done)
+        found = (self.rounds[event.index], self._taken[event.index], self._durations[event.index])
+        for one, taken, durations in zip(*found, strict=True):
+            start = self._start(one, taken, base, done)
             if one.repeats == 1:
-                self._send(event, one, durations, start, after, times)
+                self._send(event, one, taken, durations, start, after, times)
             elif self._level(one, start):
-                self._send_together(event, one, durations, start, after, times)
+                self._send_together(event, one, taken, durations, start, after, times)
             else:
                 for each in one.each():
-                    self._send(event, each, durations, self._start(each, base, done), after, times)
+                    taken = self._taken_by(each)
+                    start = self._start(each, taken, base, done)
+                    self._send(event, each, taken, durations, start, after, times)
         if not self.eager:
             state[..., own] = after
         return times
 
-    def _start(self, one: Round, base: np.ndarray, done: np.ndarray) -> np.ndarray:
+    def _start(self, one: Round, taken: Sequence[np.ndarray], base: np.ndarray, done: np.ndarray) -> np.ndarray:
         """When the messages of a round start."""
         start = self.later(base[..., one.sources], done[..., one.destinations])
-        for column in one.ports.T:
+        for column in taken:
             start = self.later(start, self.state[..., column])
         return start
 
     def _send(
-        self, event: Event, one: Round, durations: np.ndarray, start: np.ndarray, after: np.ndarray, times: np.ndarray
+        self,
+        event: Event,
+        one: Round,
+        taken: Sequence[np.ndarray],
+        durations: np.ndarray,
+        start: np.ndarray,
+        after: np.ndarray,
+        times: np.ndarray,
     ) -> None:
         """Carries out a round: ports are taken, ranks are further in their stream, and values are there."""
         combining, state = self._combining[event.index], self.state
         combines = bool(combining.any())
         ends = self.after(start, durations[:, one.kind])
-        for column in one.ports.T:
+        for column in taken:
             used = column > 0
             state[..., column[used]] = self.later(state[..., column[used]], ends[..., used])
         for part in one.parts:
@@ -159,12 +178,19 @@ class TierClock(StepClock):
         return bool((together == together[..., :1]).all())
 
     def _send_together(
-        self, event: Event, one: Round, durations: np.ndarray, start: np.ndarray, after: np.ndarray, times: np.ndarray
+        self,
+        event: Event,
+        one: Round,
+        taken: Sequence[np.ndarray],
+        durations: np.ndarray,
+        start: np.ndarray,
+        after: np.ndarray,
+        times: np.ndarray,
     ) -> None:
         """``_send`` for all rounds that one stands for."""
         state, ranks, duration = self.state, one.destinations, durations[:, one.kind]
         ends = self.after(start, one.repeats * duration)
-        for column in one.ports.T:
+        for column in taken:
             state[..., column] = ends
         there, combining = ends, self._combining[event.index][:, None]
         if combining.any():

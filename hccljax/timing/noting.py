@@ -30,12 +30,13 @@ class NotingClock(TierClock):
         events: Sequence[Event],
         rounds: Mapping[int, list[Round]],
         wiring: Wiring,
+        cells: np.ndarray,
         places: np.ndarray,
         speeds: Speeds,
         eager: bool,
         limit: int,
     ):
-        super().__init__(events, rounds, wiring, places, np.ones(2), speeds, eager)
+        super().__init__(events, rounds, wiring, cells, places, np.ones(2), speeds, eager)
         self.notes: list[Note] = []
         self.limit = limit
         self._trips: Counter[int] = Counter()

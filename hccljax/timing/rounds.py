@@ -109,8 +109,9 @@ def _is_over_one_switch(members: np.ndarray, wiring: Wiring, places: np.ndarray)
 
 
 def _round(sources: np.ndarray, destinations: np.ndarray, routes: Routes, parts: tuple[slice, ...]) -> Round:
-    ways, kind = np.unique(np.stack([routes.latency, routes.rate], 1), axis=0, return_inverse=True)
-    return Round(sources, destinations, _distinct(routes.ports), kind.reshape(-1), ways, parts)
+    # Pairs as complex numbers: with axis=0, np.unique took half the time of a simulation of 1,024 ranks.
+    ways, kind = np.unique(routes.latency + 1j * routes.rate, return_inverse=True)
+    return Round(sources, destinations, _distinct(routes.ports), kind, np.stack([ways.real, ways.imag], 1), parts)
 
 
 def _distinct(ports: np.ndarray) -> np.ndarray:

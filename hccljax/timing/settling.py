@@ -14,6 +14,7 @@ from hccljax.schedule import Schedule
 from hccljax.schedule.event import Event
 from hccljax.schedule.replay import replay
 from hccljax.timing.clock import Speeds, TierClock
+from hccljax.timing.contention import contended
 from hccljax.timing.noting import NotingClock
 from hccljax.timing.rates import Rates
 from hccljax.timing.rounds import Round, rounds_of
@@ -68,13 +69,19 @@ class Settled:
         """The messages of each event, with their ways."""
         return rounds_of(self.schedule.events, self.wiring, self.places)
 
+    @cached_property
+    def cells(self) -> np.ndarray:
+        """The number of each port among those that messages wait for, from 1 on; 0 for the others: [ports]."""
+        waited_for = contended(self.schedule.events, self.rounds, self.wiring.ports, not self.eager)
+        return np.where(waited_for, np.cumsum(waited_for), 0)
+
     def clock(self, scales: Sequence[float] | np.ndarray = (1.0,)) -> TierClock:
         """A clock for the schedule with all its messages so many times as long."""
         return TierClock(*self._of_clock, np.asarray(scales, float), self.speeds, self.eager)
 
     @property
-    def _of_clock(self) -> tuple[Sequence[Event], dict[int, list[Round]], Wiring, np.ndarray]:
-        return self.schedule.events, self.rounds, self.wiring, self.places
+    def _of_clock(self) -> tuple[Sequence[Event], dict[int, list[Round]], Wiring, np.ndarray, np.ndarray]:
+        return self.schedule.events, self.rounds, self.wiring, self.cells, self.places
 
     @cached_property
     def tiers(self) -> tuple[Tier, ...]:
