@@ -58,13 +58,13 @@ class Detours:
         if (
             level.links == "switch"
             or both.ports[:, 0].min() == 0
-            or (level.links == "ring" and both.ports.shape[1] > 1)
+            or (level.links == "ring" and (both.ports > 0).sum(axis=1).max() > 1)
         ):
             raise ArgumentError(
                 f"degrade(link={(a, b)}): {level.name} ({level.links}) has no link between these ranks; expected "
                 f"neighbours on a ring or members of a full mesh, or rank= for the port of one"
             )
-        return both.ports.reshape(-1)
+        return both.ports[both.ports > 0]
 
     def _of_rank(self, k: int, rank: int | None) -> np.ndarray:
         """The ports of a rank at a level, outwards and inwards; those of all ranks for None."""
@@ -76,8 +76,8 @@ class Detours:
         if level.links == "full_mesh":
             places = np.arange(level.size)
             return np.concatenate([first + rank * level.size + places, first + (n + rank) * level.size + places])
-        here = self.wiring.places[rank, k]
-        before, after = (rank + ((here + step) % level.size - here) * self.wiring.stride(k) for step in (-1, 1))
+        here, size, stride = int(self.wiring.places[rank, k]), self.wiring.ring_size(k, rank), self.wiring.stride(k)
+        before, after = (rank + ((here + step) % size - here) * stride for step in (-1, 1))
         return first + np.array([2 * rank, 2 * rank + 1, 2 * before, 2 * after + 1])
 
     def routes(self, routes: Routes, sources: np.ndarray, destinations: np.ndarray) -> Routes:
@@ -107,8 +107,7 @@ class Detours:
         level, places = self.wiring.topology.levels[k], self.wiring.places
         ways: list[tuple[int, list[int]]] = []
         if level.links == "ring":
-            forwards = self.wiring.plain(np.array([source]), np.array([destination])).ports[0]
-            ways = [self._other_way(source, destination, k, level.size - len(forwards[forwards > 0]))]
+            ways = [self._other_way(source, destination, k)]
         elif level.links == "full_mesh":
             same = (np.delete(places, k, 1) == np.delete(places[source], k)).all(1)
             between = [int(r) for r in np.flatnonzero(same) if places[r, k] != places[destination, k] and r != source]
@@ -124,9 +123,13 @@ class Detours:
             f"is lost, and there is no other way; expected ranks that can talk, or an algorithm in which these do not"
         )
 
-    def _other_way(self, source: int, destination: int, k: int, hops: int) -> tuple[int, list[int]]:
-        size, here = self.wiring.topology.levels[k].size, int(self.wiring.places[source, k])
-        up = 2 * ((int(self.wiring.places[destination, k]) - here) % size) > size  # the longer way
-        at = [(here + (hop if up else -hop)) % size for hop in range(hops)]
-        stride = self.wiring.stride(k)
-        return hops, [self.wiring.first[k] + 2 * (source + (place - here) * stride) + (not up) for place in at]
+    def _other_way(self, source: int, destination: int, k: int) -> tuple[int, list[int]]:
+        """The longer way round a ring, as ``Wiring`` takes the shorter one."""
+        here, there = (int(self.wiring.places[rank, k]) for rank in (source, destination))
+        size, stride, first = self.wiring.ring_size(k, source), self.wiring.stride(k), self.wiring.first[k]
+        ahead = (there - here) % size
+        up = 2 * ahead > size
+        hops, step = (ahead, 1) if up else (size - ahead, -1)
+        at = [source + ((here + step * hop) % size - here) * stride for hop in range(hops)]
+        arrival = destination + ((there - step) % size - there) * stride
+        return hops, [first + 2 * rank + (not up) for rank in dict.fromkeys([*at, arrival])]

@@ -5,10 +5,13 @@ message at a time in one direction:
 
 - ``switch``: the sender's outward port and the receiver's inward port;
 - ``full_mesh``: the link between the two, a port at either end;
-- ``ring``: every link on the shorter way round. Messages that start together share the links that they have in common.
+- ``ring``: every link on the shorter way round, and the receiver's own link at its end. Messages that start together
+  share the links that they have in common.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -83,17 +86,34 @@ class Wiring:
         if level.links == "full_mesh":
             out = first + sources * level.size + there
             return np.stack([out, first + (n + destinations) * level.size + here], 1), 1, 1
-        ahead = (there - here) % level.size
-        up = 2 * ahead <= level.size
-        hops = np.where(up, ahead, level.size - ahead)
-        ports = np.zeros((len(sources), int(hops.max())), np.int64)
-        stride = self.stride(k)
-        for hop in range(ports.shape[1]):
-            at = (here + np.where(up, hop, -hop)) % level.size
+        return self._round(k, sources, destinations, here, there)
+
+    def _round(
+        self, k: int, sources: np.ndarray, destinations: np.ndarray, here: np.ndarray, there: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """``_ways`` of a ring: the links of the sender's ring, and the one that reaches the receiver in its own."""
+        first, stride, size = self.first[k], self.stride(k), self.ring_size(k, sources)
+        ahead = (there - here) % size
+        up = 2 * ahead <= size
+        hops = np.where(up, ahead, size - ahead)
+        step = np.where(up, 1, -1)
+        ports = np.zeros((len(sources), int(hops.max()) + 1), np.int64)
+        for hop in range(ports.shape[1] - 1):
+            at = (here + step * hop) % size
             ports[:, hop] = np.where(hop < hops, first + 2 * (sources + (at - here) * stride) + ~up, 0)
+        before = (there - step) % size
+        last = first + 2 * (destinations + (before - there) * stride) + ~up
+        ports[:, -1] = np.where((ports == last[:, None]).any(axis=1), 0, last)
         load = np.bincount(ports.reshape(-1))
         load[0] = 0
         return ports, hops, load[ports].max(axis=1)
+
+    def ring_size(self, k: int, ranks: Any) -> Any:
+        """Members of the ring of each rank at level k: where servers differ, as many as its own server has."""
+        servers = self.topology.servers
+        if servers is None or k > 0 or len(self.topology.levels) != 2:
+            return self.topology.levels[k].size
+        return np.repeat(servers, servers)[ranks]
 
     def stride(self, k: int) -> int:
         """Ranks between neighbours at level k, where its servers are alike."""

@@ -58,7 +58,10 @@ class OneByOne(StepClock):
         step = 1 if 2 * ahead <= level.size else -1
         hops = ahead if step == 1 else level.size - ahead
         at = [(here[k] + step * h) % level.size for h in range(hops)]
-        return level, [("link", k, a + (place - here[k]) * stride, step) for place in at], hops
+        ports = [("link", k, a + (place - here[k]) * stride, step) for place in at]
+        before = (there[k] - step) % level.size
+        arrival = ("link", k, b + (before - there[k]) * stride, step)
+        return level, [*ports, *([] if arrival in ports else [arrival])], hops
 
     def communicate(self, event, operand):
         operand = np.broadcast_to(operand, (1, P))[0]

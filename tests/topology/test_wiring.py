@@ -55,6 +55,22 @@ def test_a_ring_of_two_is_one_link_each_way():
     assert not ports_of(pair, 0, 1) & ports_of(pair, 1, 0)
 
 
+def test_a_ring_of_servers_is_left_and_reached_by_ones_own_links():
+    """Servers in a ring, two ranks each: a message to the other place takes a link at both its ends."""
+    both = Topology(levels=(Level("pair", 2, "full_mesh", 10.0, 1.0), Level("ring", 4, "ring", 5.0, 2.0)))
+    assert len(ports_of(both, 0, 2)) == 1
+    assert len(ports_of(both, 0, 3)) == 2
+    assert ports_of(both, 0, 2) < ports_of(both, 0, 3)  # leaves by rank 0's link
+    assert ports_of(both, 1, 3) < ports_of(both, 0, 3)  # arrives by rank 3's
+
+
+def test_rings_of_unequal_servers_are_as_large_as_these():
+    uneven = as_topology("article:5+3")
+    assert routes(uneven, (7, 5), (4, 0), (5, 6)).ports.max() < Wiring(uneven).ports
+    assert len(ports_of(uneven, 5, 7)) == 1  # three in a ring: the neighbour on the other side
+    assert len(ports_of(uneven, 0, 3)) == 2
+
+
 def test_messages_of_a_call_share_links():
     found = routes(RING, (0, 2), (1, 2), (3, 4))
     assert found.rate.tolist() == [5.0, 5.0, 10.0]
