@@ -68,8 +68,9 @@ class TierClock(StepClock):
                 self._work[event.index] = np.tile(speeds.seconds(event) * self._slowness, (len(scales), 1))
                 total += event.trips * self._work[event.index].max(axis=1)
             seconds[event.index] = [one.seconds(nbytes) for one in mine]
-            combining[event.index] = speeds.gamma * nbytes if event.reduces else 0 * nbytes
             received = sum(one.repeats * len(one.parts) for one in mine)
+            # What nobody receives is not combined, and does not count in the length of the run: its time might not fit.
+            combining[event.index] = speeds.gamma * nbytes if event.reduces and received else 0 * nbytes
             longest = np.zeros(len(scales))
             for one, lasts in zip(mine, seconds[event.index], strict=True):
                 longest += one.repeats * lasts.max(axis=1, initial=0)

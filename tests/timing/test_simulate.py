@@ -230,6 +230,17 @@ class TestRefusals:
                 Rates(bad)
 
 
+def test_what_nobody_receives_takes_no_time_to_combine(uniform):
+    """A rank that keeps its own beside a message that is over at once."""
+
+    def step(x):
+        kept = hccljax.Group("r").permute(x, [(0, 0)], "reduce")
+        return kept, lax.ppermute(x, "r", [(0, 1)])
+
+    schedule = hccljax.trace(step, jax.ShapeDtypeStruct((1000,), jnp.uint8), axis_sizes={"r": 2})
+    assert simulate(schedule, uniform(2), gamma=1.0).seconds == pytest.approx(2e-6)
+
+
 def test_placement(schedule_of, a2):
     """Two ranks in one server, or in two."""
     schedule = schedule_of("ring", "all_reduce", 2, 2 << 20)
