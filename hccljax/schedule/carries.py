@@ -12,7 +12,7 @@ Refs = frozenset[Ref]
 
 def substituted(refs: Refs, values: Mapping[Ref, Refs]) -> Refs:
     """The references with some of them replaced by what they stand for."""
-    if refs.isdisjoint(values):
+    if values.keys().isdisjoint(refs):  # looks at the few references, not at all that is known
         return refs
     return frozenset().union(*(values.get(ref, frozenset({ref})) for ref in refs))
 
