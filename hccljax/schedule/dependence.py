@@ -27,20 +27,33 @@ def resolved(events: Sequence[Event], loops: Sequence[Loop]) -> tuple[tuple[Even
 
 def _settled(loops: Sequence[Loop]) -> dict[Ref, Refs]:
     """The carries that depend on the same in every trip, such as a loop's counter, and on what they do."""
+    carries = {carry.number: carry for loop in loops for carry in loop.carries}
     found: dict[Ref, Refs] = {}
-    open_carries = [carry for loop in loops for carry in loop.carries]
-    while True:
-        new = {}
-        for carry in open_carries:
-            first, update = substituted(carry.first, found), substituted(carry.update, found)
-            own = carry.number in update
-            if update == first or (own and update - {carry.number} <= first):
-                new = {carry.number: first}
-                break
-        if not new:
-            return found
-        found = {number: substituted(refs, new) for number, refs in found.items()} | new
-        open_carries = [carry for carry in open_carries if carry.number not in new]
+    mentioned_by: dict[Ref, set[Ref]] = {number: set() for number in carries}
+    for number, carry in carries.items():
+        for ref in carry.first | carry.update:
+            if ref < 0:
+                mentioned_by[ref].add(number)
+
+    def known(refs: Refs) -> Refs:
+        while not found.keys().isdisjoint(refs):
+            refs = substituted(refs, found)
+        return refs
+
+    # One that is found may let those that mention it be found, so they are looked at again.
+    waiting = list(reversed(carries))
+    while waiting:
+        number = waiting.pop()
+        if number in found:
+            continue
+        first, update = known(carries[number].first), known(carries[number].update)
+        if update == first or update - {number} <= first and number in update:
+            found[number] = first
+            waiting += sorted(mentioned_by[number])
+            for ref in first:
+                if ref < 0:
+                    mentioned_by[ref] |= mentioned_by[number]
+    return {number: known(refs) for number, refs in found.items()}
 
 
 def _kept(carries: Sequence[Carry], settled: dict[Ref, Refs]) -> tuple[Carry, ...]:
