@@ -6,7 +6,10 @@ adds up what NHR sends at a step just before it is sent, and spreads what it has
 
 The ports between servers would still idle while the first step's half of the message is added up. So that half is cut
 into pieces, each about twice as long as the one before it: while one travels, the server adds up the next one. The last
-step of all_gather is cut in the same way, the longest piece first.
+step of all_gather is cut in the same way, the longest piece first. Where the links inside are no faster than those
+between servers, every long part has to be cut, so that both tiers always have something to do.
+
+A piece waits for the one before it, by a barrier: they leave in this order, and each is a step of its own.
 
 All tiers above level 0 count as servers. On one flat server what is left is the mesh; with one rank in each, NHR.
 """
@@ -29,12 +32,18 @@ from hccljax.group import Group
 from hccljax.reduction import Reduction
 from hccljax.shapes import Block, Blocks
 
-PIECE_BYTES = 512 << 10
-"""Bytes of the shortest piece: half of it takes as long on an HCCS link (56 GB/s) as a message between servers costs
+PIECE_BYTES = 384 << 10
+"""Bytes of the shortest piece: it takes about as long on an HCCS link (56 GB/s) as a message between servers costs
 besides its bytes (5 µs)."""
 
 MOST_PIECES = 4
-"""So that messages with as many fit HCCL's buffer of 200 MB, and are cut no further."""
+"""Of growing length. Messages with as many fit HCCL's buffer of 200 MB."""
+
+LONGEST_BYTES = 8 << 20
+"""Bytes above which a piece is halved: 420 µs between servers (20 GB/s); the 5 µs that it costs are about 1 % of it."""
+
+MOST_HALVINGS = 3
+"""Of one piece: longer messages lose no more by fewer pieces, since those take longer, too."""
 
 
 def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
@@ -59,11 +68,10 @@ def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
     for s in range(depth(between.size)):
         kept, going, left = (None, None, None) if others is None else halved(others, s, between, NHR, len(raw))
         raw, sent, alone = halved(raw, s, between, NHR)
-        cuts = pieces(sent.shape[0], sent.shape[2], blocks.dtype.itemsize) if s == 0 else (slice(None),)
-        came = [
-            between.shift(met(added_up(sent[:, :, cut]), going), NHR << s, "nhr_pipeline_reduce_scatter")
-            for cut in cuts
-        ]
+        came: list[jax.Array] = []
+        for cut in pieces(sent.shape[0], sent.shape[2], blocks.dtype.itemsize, growing=s == 0):
+            sums = met(added_up(sent[:, :, cut]), None if going is None else going[:, cut])
+            came.append(between.shift(_after(came, sums), NHR << s, "nhr_pipeline_reduce_scatter"))
         others = came[0] if len(came) == 1 else lax.concatenate(came, 1)
         others = others if kept is None else met(kept, others)
         others = others if left is None or not left.shape[0] else lax.concatenate([others, left], 0)
@@ -85,26 +93,45 @@ def all_gather(block: Block, group: Group) -> Blocks:
     everywhere = spread(rows)
     for s in reversed(range(depth(between.size))):
         sent = to_double(rows, s, between)
-        cuts = pieces(sent.shape[0], sent.shape[1], block.dtype.itemsize)[::-1] if s == 0 else (slice(None),)
-        came = [between.shift(sent[:, cut], -NHR << s, "nhr_pipeline_all_gather") for cut in cuts]
+        came: list[jax.Array] = []
+        for cut in reversed(pieces(sent.shape[0], sent.shape[1], block.dtype.itemsize, growing=s == 0)):
+            came.append(between.shift(_after(came, sent[:, cut]), -NHR << s, "nhr_pipeline_all_gather"))
         parts = [spread(piece) for piece in came]
-        if len(cuts) > 1:
+        if len(came) > 1:
             came, parts = [lax.concatenate(came[::-1], 1)], [lax.concatenate(parts[::-1], 2)]
         everywhere = doubled(everywhere, parts[0], s, between, NHR)
         rows = doubled(rows, came[0], s, between, NHR)
     return lax.reshape(everywhere, (group.size, *block.shape))
 
 
-def pieces(rows: int, length: int, itemsize: int) -> tuple[slice, ...]:
-    """Slices of rows of so many elements: 1, 2, 4, … 2^k-ths, and what is left of 2^k; one slice if k is 0."""
-    k = min((rows * length * itemsize // PIECE_BYTES).bit_length() - 1, MOST_PIECES)
-    ends = [length * (2**j - 1) >> k for j in range(k)] if k > 0 else [0]
-    return tuple(slice(start, end) for start, end in pairwise([*ends, length]))
+def _after(came: list[jax.Array], piece: jax.Array) -> jax.Array:
+    """The piece, which is not sent before the last one of those that came is there."""
+    if came:
+        piece, came[-1] = lax.optimization_barrier((piece, came[-1]))
+    return piece
+
+
+def pieces(rows: int, length: int, itemsize: int, growing: bool) -> tuple[slice, ...]:
+    """Slices of rows of so many elements, for the pieces of a part.
+
+    Growing: 1, 2, 4, … 2^k-ths of it, and what is left of 2^k. One longer than LONGEST_BYTES is halved.
+    """
+    nbytes = rows * length * itemsize
+    k = max(0, min((nbytes // PIECE_BYTES).bit_length() - 1, MOST_PIECES)) if growing else 0
+    found = []
+    for start, end in pairwise([*(2**j - 1 for j in range(max(1, k))), 2**k]):  # in 2^k-ths
+        width = -(-nbytes * (end - start) >> k)  # bytes, rounded up
+        n = 1 << min(max(0, (width - 1) // LONGEST_BYTES).bit_length(), MOST_HALVINGS)
+        ends = [length * (start * n + (end - start) * i) // (n << k) for i in range(n + 1)]
+        found += [slice(*cut) for cut in pairwise(ends)]
+    return tuple(found)
 
 
 def _steps(servers: int, operator: str, p: int, nbytes: int) -> int:
-    """NHR's steps, and one more in which the mesh is ahead of it or behind it."""
-    return (depth(servers) + (p > servers)) * (2 if operator == "all_reduce" else 1)
+    """One for every piece that NHR sends, and one more in which the mesh is ahead of it or behind it."""
+    held = [-(-servers >> s) for s in range(depth(servers))]  # rows before each step, of which half are sent
+    sent = [len(pieces(rows // 2, -(-nbytes // p), 1, growing=s == 0)) for s, rows in enumerate(held)]
+    return (sum(sent) + (p > servers)) * (2 if operator == "all_reduce" else 1)
 
 
 def _bytes_sent(servers: int, operator: str, p: int, nbytes: int) -> int:
@@ -117,7 +144,8 @@ def nhr_pipeline_over(sizes: tuple[int, ...]) -> Algorithm:
     """The pipeline on tiers of these sizes, level 0 first; () is one flat server of any size."""
     servers = math.prod(sizes[1:])
     first = max(1, servers // 2)  # rows of the first step, of servers that each hold a p-th of the message
-    regimes = tuple((-(-PIECE_BYTES * math.prod(sizes) // first) << k) - 1 for k in range(1, MOST_PIECES + 1))
+    parts = [PIECE_BYTES << k for k in range(1, MOST_PIECES + 1)] + [2 * LONGEST_BYTES]
+    regimes = tuple(-(-part * math.prod(sizes) // first) - 1 for part in parts)
     return Algorithm(
         name="NHR_pipeline",
         source="hccljax: NHR between servers, overlapped with HCCL's fullmesh inside them",

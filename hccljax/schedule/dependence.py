@@ -47,7 +47,7 @@ def _settled(loops: Sequence[Loop]) -> dict[Ref, Refs]:
         if number in found:
             continue
         first, update = known(carries[number].first), known(carries[number].update)
-        if update == first or update - {number} <= first and number in update:
+        if update == first or (update - {number} <= first and number in update):
             found[number] = first
             waiting += sorted(mentioned_by[number])
             for ref in first:

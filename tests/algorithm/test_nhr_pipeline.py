@@ -10,7 +10,7 @@ import pytest
 
 import hccljax
 from hccljax.algorithm import registered, run
-from hccljax.algorithm.nhr_pipeline import MOST_PIECES, PIECE_BYTES, pieces
+from hccljax.algorithm.nhr_pipeline import LONGEST_BYTES, MOST_HALVINGS, MOST_PIECES, PIECE_BYTES, pieces
 from hccljax.group import Group
 from hccljax.reduction import reduction
 from hccljax.schedule import count
@@ -43,7 +43,7 @@ def operand(operator, p, block):
 
 
 @pytest.mark.parametrize("sizes", TIERS, ids=str)
-@pytest.mark.parametrize("block", [64, 1 << 20])
+@pytest.mark.parametrize("block", [64, 1 << 20, 9 << 20])
 def test_formulas_over_any_tiers(sizes, block):
     algorithm, p = RECORD.over(sizes), int(np.prod(sizes))
     for operator in OPERATORS:
@@ -56,14 +56,28 @@ def test_formulas_over_any_tiers(sizes, block):
 @pytest.mark.parametrize("length", [0, 1, 7, 1000, 1 << 18, (1 << 22) + 3])
 @pytest.mark.parametrize("rows", [1, 3, 16])
 def test_pieces_cover_their_rows(rows, length):
-    found = pieces(rows, length, 4)
-    assert [cut.start for cut in found[1:]] == [cut.stop for cut in found[:-1]]
-    assert (found[0].start, found[-1].stop) == (0, length)
-    assert len(found) <= MOST_PIECES + 1
-    if len(found) > 1:
-        widths = [cut.stop - cut.start for cut in found]
-        assert 4 * rows * widths[0] >= PIECE_BYTES - 64
-        assert all(later <= 3 * sooner for sooner, later in pairwise(widths))
+    for growing in (True, False):
+        found = pieces(rows, length, 4, growing)
+        assert [cut.start for cut in found[1:]] == [cut.stop for cut in found[:-1]]
+        assert (found[0].start, found[-1].stop) == (0, length)
+        widths = [4 * rows * (cut.stop - cut.start) for cut in found]
+        assert max(widths) <= max(LONGEST_BYTES, 4 * rows * length >> MOST_HALVINGS) + 4 * rows
+        if 4 * rows * length <= LONGEST_BYTES:
+            assert len(found) <= (MOST_PIECES if growing else 1)
+        if len(found) > 1:
+            assert widths[0] >= PIECE_BYTES - 4 * rows
+            assert all(later <= 3 * sooner + 12 * rows for sooner, later in pairwise(widths))
+
+
+def test_a_piece_waits_for_the_one_before():
+    """In the schedule and in what XLA is given: the order in which they leave is part of the algorithm."""
+    algorithm, group = RECORD.over((2, 2)), Group("r", levels=(2, 2))
+    x = jax.ShapeDtypeStruct((4, 4 * PIECE_BYTES), np.uint8)
+    schedule = hccljax.trace(lambda row: run(algorithm, "reduce_scatter", row, group, SUM), x, axis_sizes={"r": 4})
+    between = [event for event in schedule.events if event.label.startswith("nhr_pipeline")]
+    assert len(between) == len(pieces(1, 4 * PIECE_BYTES, 1, True)) == 2
+    number = {id(event): index for index, event in enumerate(schedule.events)}
+    assert number[id(between[0])] in between[1].needs
 
 
 @pytest.mark.parametrize("sizes", [(4, 2), (3, 5), (5, 3), (2, 6), (2, 2, 3)], ids=str)
