@@ -24,7 +24,7 @@ from hccljax.primitives.replication import vary
 
 @lru_cache(maxsize=256)
 def sliced(algorithm: Algorithm, buffer: int) -> Algorithm:
-    """The algorithm, at most ``buffer`` bytes of a message (all p blocks of it) at a time."""
+    """The algorithm, at most ``buffer`` bytes of a message (all p blocks, rounded up to whole elements) at a time."""
 
     def steps(operator: str, p: int, nbytes: int) -> int:
         count = fillings(nbytes, buffer)
@@ -68,14 +68,14 @@ def in_slices(
     blocks_in, blocks_out = operator in TAKES_BLOCKS, operator in GIVES_BLOCKS
     shape = x.shape[1:] if blocks_in else x.shape
     length = math.prod(shape)
-    widest = buffer // (x.dtype.itemsize * (group.size if blocks_in or blocks_out else 1))
-    widest = max(1, widest)
-    if widest >= length:
+    blocks = group.size if blocks_in or blocks_out else 1
+    count = min(fillings(length * blocks * x.dtype.itemsize, buffer), length)
+    if count < 2:
         return one(x)
-    width = -(-length // -(-length // widest))
-    if width > group.size:  # even blocks, unless they would make it one slice more
-        even = -(-width // group.size) * group.size
-        width = even if even <= widest else widest - widest % group.size if widest > group.size else width
+    width = -(-length // count)
+    even = -(-width // group.size) * group.size
+    if -(-length // even) == count:  # as many slices, whose blocks are as long as each other
+        width = even
     rows = lax.reshape(x, (x.shape[0], length) if blocks_in else (length,))
     result = jax.eval_shape(one, jax.ShapeDtypeStruct((*rows.shape[:-1], width), x.dtype))
     out = vary(lax.empty((*result.shape[:-1], length), result.dtype), group.axes)

@@ -59,6 +59,21 @@ def test_the_buffer_is_read_from_the_environment(monkeypatch):
     assert hccljax.explain("all_reduce", 1 << 20, 4, algorithm="ring").steps == 6  # what fits is not cut
 
 
+@pytest.mark.parametrize("p", [3, 5, 7, 12])
+@pytest.mark.parametrize("operator", ["all_reduce", "reduce_scatter", "all_gather", "broadcast"])
+def test_slices_are_as_many_as_the_decision_says(monkeypatch, p, operator):
+    """Also where the buffer does not hold a whole number of even blocks."""
+    monkeypatch.setenv("HCCL_BUFFSIZE", "1048577")
+    for elements in (p << 20, (p << 20) + 5 * p):
+        shape = (elements // p if operator == "all_gather" else elements,)
+        x = jax.ShapeDtypeStruct(shape, jnp.float32)
+        options = {"algorithm": "ring"} | ({"tiled": True} if operator == "reduce_scatter" else {})
+        counts = count(lambda x: getattr(hccljax, operator)(x, "r", **options), x, axis_sizes={"r": p})  # noqa: B023
+        decision = hccljax.explain(operator, 4 * elements, p, algorithm="ring")
+        assert counts.steps == decision.steps
+        assert counts.bytes_sent == pytest.approx(decision.bytes_sent, abs=8 * p * decision.steps)
+
+
 def test_a_hierarchy_is_sliced_as_a_whole(monkeypatch):
     monkeypatch.setenv("HCCL_BUFFSIZE", "1")  # MB
     x = jax.ShapeDtypeStruct((1 << 19,), jnp.float32)
