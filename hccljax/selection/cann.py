@@ -94,7 +94,7 @@ def level1(
         return "NHR", f"the selector has no formula for {operator}; NHR is what HCCL has for scatter"
     found = costs(operator, servers, cards, nbytes)
     best = "ring"
-    for name in found:  # a later one only if it is strictly cheaper; the formulas are equal to the last bit then
+    for name in found:  # a later one only if it is cheaper; formulas that are equal may differ by rounding
         if found[name] < found[best] * (1 - 1e-12):
             best = name
     figures = ", ".join(f"{name} {1e6 * seconds:,.0f} µs" for name, seconds in found.items())

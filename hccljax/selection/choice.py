@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,12 +16,13 @@ from hccljax.selection.accumulation import accumulated
 from hccljax.selection.buffer import in_slices
 from hccljax.selection.decision import Decision
 from hccljax.selection.grammar import Levels, parse_algo
-from hccljax.selection.policies import RANKS, Question, policy_named
+from hccljax.selection.policies import RANKS, Question, policies, policy_named
 from hccljax.selection.settings import Settings
 from hccljax.selection.substitute import ALIASES, lack, substituted
 from hccljax.topology import Topology
 
 POLICY = f"policy {RANKS}"
+CALLERS = ("call", "communicator")
 FASTEST, FASTEST_POLICY = "fastest", "cost"
 COVERING = "runs in communicators of one size only"
 ALONE = "works on all levels together and runs on none beside another algorithm"
@@ -74,8 +76,12 @@ def choose(
     if topology is not None and topology.ranks != p:
         raise ArgumentError(f"topology {topology} has {topology.ranks} ranks, but the group has {p}; expected {p}")
     case = _Case(operator, nbytes, p, topology, leaves_out)
-    if wanted == FASTEST or (wanted is None and (policy or settings.policy) != RANKS):
-        decision = _by(FASTEST_POLICY if wanted == FASTEST else policy or settings.policy, case, settings, asked_by)
+    if policy is None:
+        policy = _of_environment(settings)
+    if wanted == FASTEST and asked_by != "HCCL_ALGO":
+        decision = _by(FASTEST_POLICY, case, settings, asked_by)
+    elif wanted is None and policy != RANKS:
+        decision = _by(policy, case, settings, asked_by)
     else:
         decision = case.decide(wanted, asked_by)
     if accumulate_dtype is not None or (settings.deterministic == "strict" and operator in REDUCING):
@@ -87,14 +93,24 @@ def choose(
 
 def _by(policy: str, case: _Case, settings: Settings, asked_by: str) -> Decision:
     """The Decision of a policy other than ``ranks``."""
-    rule, asked_by = policy_named(policy), asked_by if asked_by in ("call", "communicator") else f"policy {policy}"
+    rule, asked_by = policy_named(policy), asked_by if asked_by in CALLERS else f"policy {policy}"
     if rule is None or case.p == 1 or case.name == "all_to_all_vc":
         return case.decide(None, asked_by)
     name, reason = rule(Question(case.operator, case.p, case.nbytes, case.topology, settings))
     decision = case.decide(name, asked_by)
     if name is None:
         return replace(decision, reason=f"{reason}, so: {decision.reason}")
-    return replace(decision, reason=reason if asked_by.startswith("policy") else f"{reason} (policy {policy})")
+    return replace(decision, reason=f"{reason} (policy {policy})" if asked_by in CALLERS else reason)
+
+
+def _of_environment(settings: Settings) -> str:
+    """The policy that HCCLJAX_POLICY names."""
+    if settings.policy not in policies():
+        raise SettingError(
+            f"HCCLJAX_POLICY is {shown(settings.policy)}, expected one of {', '.join(policies())}"
+            f"{nearest(settings.policy, policies())}; set one of them, or unset it"
+        )
+    return settings.policy
 
 
 def algorithms() -> tuple[str, ...]:
@@ -116,7 +132,7 @@ class _Case:
     @property
     def tiers(self) -> tuple[int, ...]:
         """Members of each level: those of the topology, else those to assume."""
-        return self.topology.sizes if self.topology else ranks.servers(self.p)
+        return (self.topology or ranks.assumed(self.p)).sizes
 
     @property
     def _uneven(self) -> bool:
@@ -194,7 +210,9 @@ class _Case:
         if not missing:
             return None
         servers = f"{self.p} ranks in {'one flat server' if there == 1 else f'{there} levels'}"
-        example = f"2x{self.p // 2}" if self.p % 2 == 0 else f"{self.p}x1"
+        outer = (2,) * (1 if levels.names[0] == "hierarchical" else len(levels.names) - 1)
+        inner, rest = divmod(self.p, math.prod(outer))
+        example = "x".join(map(str, (*outer, inner) if not rest else (self.p, *(1,) * len(outer))))
         return f"{' and '.join(missing)} has no effect on {servers}: pass topology=, such as {example!r}"
 
     def _sized(self, name: str | None, nbytes: int | None = None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,6 +18,7 @@ from hccljax.algorithm import Algorithm, base, hierarchy, registered
 from hccljax.algorithm.base import COMPOSED
 from hccljax.algorithm.hierarchical import serves
 from hccljax.algorithm.slicing import fillings
+from hccljax.errors import UnreachableError
 from hccljax.selection.policies import Question, register_policy
 from hccljax.selection.substitute import lack
 from hccljax.timing.exchange import EXCHANGES, LARGEST, exchange_seconds
@@ -68,9 +70,13 @@ class Field:
         return found
 
     def seconds(self, record: Algorithm, sizes: Sequence[int]) -> np.ndarray:
-        """What an algorithm takes on all ranks for messages of several sizes: [sizes]."""
+        """What an algorithm takes on all ranks for messages of several sizes: [sizes]; inf if it needs lost links."""
         counts = [fillings(nbytes, self.buffer) for nbytes in sizes]
-        return np.array(counts) * self._unsliced(record, [-(-n // k) for n, k in zip(sizes, counts, strict=True)])
+        parts = [-(-n // k) for n, k in zip(sizes, counts, strict=True)]
+        try:
+            return np.array(counts) * self._unsliced(record, parts)
+        except UnreachableError:
+            return np.full(len(sizes), np.inf)
 
     def _unsliced(self, record: Algorithm, sizes: Sequence[int]) -> np.ndarray:
         if record.name in EXCHANGES and self.p > LARGEST:
@@ -82,13 +88,8 @@ class Field:
         if record.name in EXCHANGES and self.p > LARGEST:
             return ()
         count = fillings(nbytes, self.buffer)
-        # The sizes of the grid are traced already; bytes grow as the size.
-        part = -(-nbytes // count)
-        traced = min(GRID, key=lambda size: abs(size - part))
-        return tuple(
-            round(nbytes / traced * most)
-            for most in kernel_level_bytes(record, self.operator, self.p, traced, self.topology, self._tiers)
-        )
+        found = kernel_level_bytes(record, self.operator, self.p, -(-nbytes // count), self.topology, self._tiers)
+        return tuple(count * most for most in found)
 
     @property
     def _tiers(self) -> tuple[int, ...] | None:
@@ -115,14 +116,14 @@ class Field:
             seen = [-(-nbytes // stride) for nbytes in sizes]
         else:
             seen = [-(-nbytes * stride * tiers[k] // self.p) for nbytes in sizes]
-        times = {}
+        times: dict[str, np.ndarray] = {}
         for name in base.algorithms():
             record = registered(name)
             quick = name != "native" and (name not in EXCHANGES or tiers[k] <= LARGEST)
             if quick and serves(record, self.operator, top) and all(record.supports(part) for part in parts):
-                times[name] = sum(
-                    kernel_seconds(record, part, tiers[k], seen, self.topology, None, stride) for part in parts
-                )
+                with suppress(UnreachableError):
+                    run = [kernel_seconds(record, part, tiers[k], seen, self.topology, None, stride) for part in parts]
+                    times[name] = np.sum(run, axis=0)
         if not times:
             return []
         names = list(times)
@@ -162,11 +163,20 @@ def table(field: Field) -> tuple[Candidate, ...]:
 
 
 def fastest(field: Field, nbytes: int) -> tuple[Candidate, float, Candidate | None]:
-    """(the fastest candidate, its seconds, the next one); timed for this size where straight lines come close."""
+    """(the fastest candidate, its seconds, the next one); timed for this size where straight lines come close.
+
+    Raises:
+      UnreachableError: every candidate needs ranks to talk that cannot reach each other.
+    """
     lines = sorted(((on_line(one.seconds, nbytes), one) for one in table(field)), key=lambda line: line[0])
+    if not math.isfinite(lines[0][0]):
+        raise UnreachableError(
+            f"{field.operator} on {field.topology}: every algorithm needs ranks to talk that cannot reach each other; "
+            f"expected links that connect all ranks"
+        )
     near = [(seconds, one) for seconds, one in lines if seconds <= CLOSE * lines[0][0]]
     if len(near) > 1:
-        near = [(float(field.seconds(one.record, [nbytes])[0]), one) for _, one in near[:2]]
+        near = [(float(field.seconds(one.record, [nbytes])[0]), one) for _, one in near]
         near.sort(key=lambda line: line[0])
     (seconds, best), *others = near
     others = others or lines[1:]
@@ -177,13 +187,14 @@ def on_line(seconds: np.ndarray, nbytes: int) -> float:
     """The time for a size by the straight line between its neighbours on the grid; beyond the grid, the last line's."""
     k = int(np.clip(np.searchsorted(GRID, nbytes), 1, len(GRID) - 1))
     low, high = GRID[k - 1], GRID[k]
+    if not np.isfinite(seconds[k - 1 : k + 1]).all():
+        return math.inf
     return float(seconds[k - 1] + (seconds[k] - seconds[k - 1]) * (nbytes - low) / (high - low))
 
 
 def field_of(question: Question) -> Field:
-    """The candidates for a question; ranks without a topology are wired as one server of the default preset."""
-    topology = with_figures(question.topology or Topology((question.p,)))
-    return Field(question.operator, topology, question.settings.buffer)
+    """The candidates for a question; tiers without figures are wired as those of the default preset."""
+    return Field(question.operator, with_figures(question.tiers), question.settings.buffer)
 
 
 @lru_cache(maxsize=4096)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from hccljax.selection.cost import Field
 from hccljax.selection.decision import Decision
 from hccljax.selection.notice import warn_of_fallback
 from hccljax.selection.outlook import Outlook, outlook_of
+from hccljax.selection.ranks import assumed
 from hccljax.selection.settings import Settings
 from hccljax.topology import Topology, as_topology, with_figures
 
@@ -26,32 +27,32 @@ class Explanation(Decision):
 
     Attributes:
       topology: the tiers that it was made for, or None.
+      settings: what the environment asked for.
     """
 
     topology: Topology | None = None
+    settings: Settings = field(default=Settings(), repr=False, compare=False)
 
     @classmethod
-    def of(cls, decision: Decision, topology: Topology | None) -> Explanation:
-        """The decision, for these tiers."""
-        return cls(**{one.name: getattr(decision, one.name) for one in fields(decision)}, topology=topology)
+    def of(cls, decision: Decision, topology: Topology | None, settings: Settings) -> Explanation:
+        """The decision, for these tiers in this environment."""
+        known = {one.name: getattr(decision, one.name) for one in fields(decision)}
+        return cls(**known, topology=topology, settings=settings)
 
     @cached_property
     def outlook(self) -> Outlook | None:
         """All candidates with their predicted times; None for one rank.
 
-        Without a topology, ranks are wired as one server of atlas-800t-a2; more than 8, as servers of 8 if that can be.
+        Tiers without figures are wired as those of atlas-800t-a2; so are the tiers that are assumed without a topology.
         """
         if self.ranks == 1:
             return None
-        servers = (8, self.ranks // 8) if self.ranks > 8 and self.ranks % 8 == 0 else (self.ranks,)
-        topology = self.topology or Topology(servers)
+        topology = self.topology or assumed(self.ranks)
         operator = VARIABLE.get(self.operator, self.operator)
-        settings = Settings.from_environment()
-        hccl = choose(
-            self.operator, self.nbytes, self.ranks, None, topology, settings=replace(settings, algo=""), policy="cann"
-        )
-        field = Field(operator, with_figures(topology), settings.buffer)
-        return outlook_of(self, field, not topology.levels, f"{hccl.algorithm}: {hccl.reason}")
+        automatic = replace(self.settings, algo="")
+        hccl = choose(self.operator, self.nbytes, self.ranks, None, topology, settings=automatic, policy="cann")
+        candidates = Field(operator, with_figures(topology), self.settings.buffer)
+        return outlook_of(self, candidates, not topology.levels, f"{hccl.algorithm}: {hccl.reason}")
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -81,7 +82,6 @@ def explain(
       topology: the tiers, such as ``"4x8"`` for 4 servers of 8 ranks, or ``"5+3"`` for servers of 5 and 3.
       algorithm: as the ``algorithm=`` of the collectives.
       accumulate_dtype: as that of all_reduce, reduce_scatter and reduce.
-
       policy: the rule that chooses if nobody asks for an algorithm: ``"ranks"``, ``"cann"``, ``"cann-910"``,
         ``"cost"`` or one of your own; None is HCCLJAX_POLICY, or ``"ranks"``.
 
@@ -118,6 +118,7 @@ def explain(
     if tiers is None and group is not None:
         tiers = group.topology
     wide = None if accumulate_dtype is None else _dtype_of_sums(operator, accumulate_dtype)
+    settings = Settings.from_environment()
     decisions = []
     for p in sizes:
         leaves_out = len(sizes) > 1 or (group is not None and not group.covers)
@@ -127,12 +128,13 @@ def explain(
             p.__index__(),
             algorithm,
             tiers,
+            settings=settings,
             accumulate_dtype=wide,
             leaves_out=leaves_out,
             policy=policy,
         )
         warn_of_fallback(one)
-        decisions.append(Explanation.of(one, tiers))
+        decisions.append(Explanation.of(one, tiers, settings))
     return decisions[0] if len(sizes) == 1 else replace(decisions[0], classes=tuple(decisions))
 
 

@@ -60,6 +60,7 @@ class Outlook:
       bound: the least time that any algorithm takes.
       switches: which algorithm is the fastest from which size on, the smallest size first.
       hccl: what HCCL's own selector (policy ``cann``) takes, with its reason.
+      cut_off: algorithms that cannot run here, since they need ranks to talk that lost links keep apart.
     """
 
     topology: str
@@ -69,6 +70,7 @@ class Outlook:
     bound: Bound
     switches: tuple[Switch, ...]
     hccl: str
+    cut_off: tuple[str, ...] = ()
 
     @property
     def margin(self) -> float:
@@ -90,13 +92,20 @@ class Outlook:
             else:
                 verdict = f"{self.margin:.2f} × the fastest, {quickest.algorithm}"
             found.append(f"  time:  {duration(self.chosen.seconds)} predicted, {verdict}")
+        if self.cut_off:
+            found.append(f"  cannot run, as links that it needs are lost: {', '.join(self.cut_off)}")
+        if self.prospects:
+            found += self._table()
+        fastest = ", ".join(f"{switch.algorithm} from {_size(switch.nbytes)}" for switch in self.switches)
+        found += [f"  fastest by size: {fastest}"] if fastest else []
+        return [*found, f"  HCCL's own rule: {self.hccl}"]
+
+    def _table(self) -> list[str]:
         shown = list(self.prospects[:_SHOWN])
         if self.chosen is not None and self.chosen not in shown:
             shown[-1] = self.chosen
         width = max(len(prospect.algorithm) for prospect in shown)
-        found.append(
-            f"  {'candidate':<{width}}  {'time':>10}  {'steps':>6}  {'of bound':>8}  busiest port, bytes by level"
-        )
+        found = [f"  {'candidate':<{width}}  {'time':>10}  {'steps':>6}  {'of bound':>8}  busiest port, bytes by level"]
         for prospect in shown:
             mark = "*" if prospect is self.chosen else " "
             bytes_ = " / ".join(f"{nbytes:,}" for nbytes in prospect.level_bytes)
@@ -105,19 +114,20 @@ class Outlook:
                 f"{prospect.of_bound:>8.1%}  {bytes_}"
             )
         left = len(self.prospects) - len(shown)
-        found += [f"  … and {left} more"] if left > 0 else []
-        fastest = ", ".join(f"{switch.algorithm} from {_size(switch.nbytes)}" for switch in self.switches)
-        return [*found, f"  fastest by size: {fastest}", f"  HCCL's own rule: {self.hccl}"]
+        return [*found, f"  … and {left} more"] if left > 0 else found
 
 
 def outlook_of(decision: Decision, field: Field, assumed: bool, hccl: str) -> Outlook:
     """The outlook for a decision on all ranks of a topology."""
     nbytes = decision.nbytes
     bound = lower_bound(field.operator, nbytes, field.topology)
-    found = _candidates(decision, field)
-    prospects = sorted((_prospect(field, one, nbytes, bound) for one in found), key=lambda one: one.seconds)
+    found = sorted(_candidates(decision, field), key=lambda one: float(one.seconds[0]))
+    cut_off = tuple(one.algorithm for one in found if not np.isfinite(one.seconds[0]))
+    prospects = tuple(_prospect(field, one, nbytes, bound) for one in found if one.algorithm not in cut_off)
     chosen = next((one for one in prospects if one.algorithm == decision.algorithm), None)
-    return Outlook(str(field.topology), assumed, tuple(prospects), chosen, bound, _switches(table(field)), hccl)
+    return Outlook(
+        str(field.topology), assumed, prospects, chosen, bound, _switches(table(field)), hccl, cut_off=cut_off
+    )
 
 
 def _candidates(decision: Decision, field: Field) -> list[Candidate]:
@@ -146,6 +156,9 @@ def _prospect(field: Field, candidate: Candidate, nbytes: int, bound: Bound) -> 
 
 def _switches(candidates: Sequence[Candidate]) -> tuple[Switch, ...]:
     """Where the fastest candidate changes: by straight lines between the sizes of the grid."""
+    candidates = [candidate for candidate in candidates if np.isfinite(candidate.seconds).all()]
+    if not candidates:
+        return ()
     times = np.stack([candidate.seconds for candidate in candidates])
     best = np.argmin(times, axis=0)
     found = [Switch(0, candidates[int(best[0])].algorithm)]

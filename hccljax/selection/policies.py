@@ -9,11 +9,12 @@ from functools import partial
 
 import hccljax.selection.cann as cann
 from hccljax.errors import ArgumentError, nearest, shown
+from hccljax.selection.ranks import assumed
 from hccljax.selection.settings import Settings
 from hccljax.topology import Topology
 
 RANKS = "ranks"
-"""The default, by the number of ranks; it needs no seam, as all others fall back on its notions of tiers."""
+"""The default, by the number of ranks."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Question:
       operator: such as ``"all_reduce"``; a V form asks as the operator that it runs.
       p: ranks of the group.
       nbytes: bytes of one rank's message, all p blocks of it.
-      topology: its tiers; None is one flat server.
+      topology: its tiers; None if none were given.
       settings: what the environment asks for.
     """
 
@@ -35,11 +36,14 @@ class Question:
     settings: Settings
 
     @property
+    def tiers(self) -> Topology:
+        """The topology, or the tiers that are assumed for so many ranks."""
+        return assumed(self.p) if self.topology is None else self.topology
+
+    @property
     def servers(self) -> int:
         """How many servers there are."""
-        if self.topology is None:
-            return 1
-        return math.prod(self.topology.sizes[1:]) if self.topology.servers is None else len(self.topology.servers)
+        return math.prod(self.tiers.sizes[1:]) if self.tiers.servers is None else len(self.tiers.servers)
 
 
 Policy = Callable[[Question], tuple[str | None, str]]
@@ -75,7 +79,7 @@ def policy_named(name: str) -> Policy | None:
     """The policy of that name; None for ``ranks``."""
     if name == RANKS:
         return None
-    if name not in _POLICIES:
+    if not isinstance(name, str) or name not in _POLICIES:
         raise ArgumentError(f"policy={shown(name)}: expected one of {', '.join(policies())}{nearest(name, policies())}")
     return _POLICIES[name]
 
@@ -83,7 +87,7 @@ def policy_named(name: str) -> Policy | None:
 def _as_hccl(product: str, question: Question) -> tuple[str | None, str]:
     """What HCCL's own selector takes: mesh (A2) or ring (910) in the servers, and its choice between them."""
     inside = "mesh" if product == "A2" else "ring"
-    if question.topology is not None and question.topology.servers is not None:
+    if question.tiers.servers is not None:
         return "AHC", "servers of unequal size take AHC"
     servers = question.servers
     if servers == 1:

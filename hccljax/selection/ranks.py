@@ -6,6 +6,8 @@ inside the servers and a tree between them. Ranks are counted in the group.
 
 from __future__ import annotations
 
+from hccljax.topology import Topology
+
 SMALL, MEDIUM = 8, 64
 """Up to 8 ranks are "one server", up to 64 "several servers"."""
 
@@ -59,6 +61,6 @@ def tiered(operator: str, level: int, nbytes: int) -> str:
     return tree_for(nbytes) if operator in _TREE_LIKE else "H-D_R"
 
 
-def servers(p: int) -> tuple[int, ...]:
-    """Tiers to assume for p ranks without a topology: servers of 8 above 64 ranks if 8 divides them."""
-    return (SERVER, p // SERVER) if p > MEDIUM and p % SERVER == 0 else (p,)
+def assumed(p: int) -> Topology:
+    """The tiers of p ranks of which no topology is given: servers of 8 above 64 ranks if 8 divides them, else one."""
+    return Topology((SERVER, p // SERVER) if p > MEDIUM and p % SERVER == 0 else (p,))

@@ -60,9 +60,8 @@ class Settings:
         Raises:
           SettingError: a variable has a value that it cannot have.
         """
-        # Runs at every collective call: 1.0 µs with both variables set, 2.3 µs with neither (CPython 3.11). A
-        # variable costs 0.4 µs in os.environ if set and 1.0 µs if not; the cached rest is 0.1 µs.
-        get = (environ or _ENVIRONMENT.get()).get
+        # Runs at every collective call: a variable costs 0.4 µs in os.environ if set and 1.0 µs if not (CPython 3.11).
+        get = (_ENVIRONMENT.get() if environ is None else environ).get
         return _from_texts(
             get("HCCL_ALGO"),
             get("HCCL_ENTRY_LOG_ENABLE"),

@@ -142,5 +142,7 @@ class TestSeam:
         with pytest.raises(SettingError, match="HCCLJAX_POLICY"):
             Settings(policy="")
         monkeypatch.setenv("HCCLJAX_POLICY", "fast")
-        with pytest.raises(ArgumentError, match="policy='fast'"):
+        with pytest.raises(SettingError, match=r"HCCLJAX_POLICY is 'fast', expected one of ranks, .*or unset it"):
             hccljax.explain("all_reduce", 64, 8)
+        with pytest.raises(ArgumentError, match=r"policy=\['cost'\]: expected one of ranks"):
+            choose("all_reduce", 64, 8, policy=["cost"])

@@ -305,21 +305,20 @@ def test_hierarchical_chooses_an_algorithm_for_each_level():
 
 
 @pytest.mark.parametrize(
-    ("asked", "topology", "missing"),
+    ("asked", "ranks", "topology", "missing", "example"),
     [
-        ("level0:ring;level1:tree", None, "level1 has no effect on 8 ranks in one flat server"),
-        ("level1:tree", None, "level1 has no effect on 8 ranks in one flat server"),
-        ("level0:ring;level2:tree", "2x4", "level2 has no effect on 8 ranks in 2 levels"),
-        ("hierarchical", None, "a hierarchy has no effect on 8 ranks in one flat server"),
+        ("level0:ring;level1:tree", 8, None, "level1 has no effect on 8 ranks in one flat server", "2x4"),
+        ("level1:tree", 8, None, "level1 has no effect on 8 ranks in one flat server", "2x4"),
+        ("level0:ring;level2:tree", 8, "2x4", "level2 has no effect on 8 ranks in 2 levels", "2x2x2"),
+        ("level0:ring;level2:tree", 9, "3x3", "level2 has no effect on 9 ranks in 2 levels", "9x1x1"),
+        ("hierarchical", 8, None, "a hierarchy has no effect on 8 ranks in one flat server", "2x4"),
     ],
 )
-def test_levels_that_are_not_there_are_no_silent_wish(asked, topology, missing):
+def test_levels_that_are_not_there_are_no_silent_wish(asked, ranks, topology, missing, example):
     for who in ("algorithm", "communicator"):
-        assert (
-            f"{missing}: pass topology=, such as '2x4'"
-            in fallen_back("all_reduce", 8, 64, topology, **{who: asked}).fallback
-        )
-    assert decided("all_reduce", 8, 64, topology, algo=asked).fallback is None  # a setting for every communicator
+        fallback = fallen_back("all_reduce", ranks, 64, topology, **{who: asked}).fallback
+        assert f"{missing}: pass topology=, such as {example!r}" in fallback
+    assert decided("all_reduce", ranks, 64, topology, algo=asked).fallback is None  # a setting for every communicator
     assert decided("all_reduce", 1, algorithm=asked).fallback is None
 
 

@@ -8,7 +8,8 @@ from hccljax.errors import SettingError, shown
 from hccljax.selection.settings import Settings
 
 
-def test_an_empty_environment_gives_the_defaults():
+def test_an_empty_environment_gives_the_defaults(monkeypatch):
+    monkeypatch.setenv("HCCL_ALGO", "ring")
     assert Settings.from_environment({}) == Settings() == Settings(algo="", entry_log=False)
 
 
