@@ -61,7 +61,7 @@ class Request:
         # An algorithm that accumulates divides a mean before it rounds it.
         divides = op == "mean" and accumulate_dtype is not None and p > 1
         by = MEAN if divides else None if op is None else reduction(op)
-        return Run(operator, decision.record, group, by, root, asked=not decision.asked_by.startswith("policy"))
+        return Run(operator, decision.record, group, by, root, asked=decision.asked)
 
 
 def request(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,10 +14,11 @@ from hccljax.errors import ArgumentError, SettingError, nearest, shown
 from hccljax.selection.accumulation import accumulated
 from hccljax.selection.buffer import in_slices
 from hccljax.selection.decision import Decision
-from hccljax.selection.grammar import Levels, parse_algo
+from hccljax.selection.grammar import Levels
 from hccljax.selection.policies import RANKS, Question, policies, policy_named
 from hccljax.selection.settings import Settings
-from hccljax.selection.substitute import ALIASES, lack, substituted
+from hccljax.selection.substitute import lack, substituted
+from hccljax.selection.wanted import idle, levels_of, spanning
 from hccljax.topology import Topology
 
 POLICY = f"policy {RANKS}"
@@ -27,7 +27,6 @@ FASTEST, FASTEST_POLICY = "fastest", "cost"
 COVERING = "runs in communicators of one size only"
 ALONE = "works on all levels together and runs on none beside another algorithm"
 UNEQUAL = "needs servers of one size"
-LONGEST = 40  # characters of a word that could be the slip of a known one
 
 
 @dataclass(frozen=True)
@@ -113,14 +112,6 @@ def _of_environment(settings: Settings) -> str:
     return settings.policy
 
 
-def algorithms() -> tuple[str, ...]:
-    """The names that ``algorithm=`` takes: every registered algorithm, and ``hierarchical``; ``"fastest"`` goes beside.
-
-    A hierarchy of one algorithm for each level is written ``"level0:ring;level1:tree"``.
-    """
-    return (*base.algorithms(), "hierarchical")
-
-
 class _Case:
     """One operator, message size, group size and topology, for which a Decision is to be made."""
 
@@ -147,7 +138,7 @@ class _Case:
         # A name alone is that algorithm, whatever it means in HCCL_ALGO, where "tree" depends on the size.
         if isinstance(wanted, str) and wanted in base.algorithms() and asked_by != "HCCL_ALGO":
             return self._flat(wanted, said, "names it", asked_by)
-        levels = None if wanted is None else _levels(wanted, asked_by, self.operator)
+        levels = None if wanted is None else levels_of(wanted, asked_by, self.operator)
         if levels is None:
             return self._by_policy()
         if levels.every_level and levels.names[0] != "hierarchical":
@@ -155,10 +146,10 @@ class _Case:
         if self._uneven and self.p > 1:
             return self._by_unequal_servers(levels, said, asked_by)
         decision = self._by_levels(levels, said, asked_by)
-        idle = self._idle(levels) if asked_by != "HCCL_ALGO" else None
-        if idle is None:
+        left = idle(levels, self.p, len(self.tiers)) if asked_by != "HCCL_ALGO" else None
+        if left is None:
             return decision
-        return replace(decision, fallback="; ".join(filter(None, [decision.fallback, idle])))
+        return replace(decision, fallback="; ".join(filter(None, [decision.fallback, left])))
 
     def _by_policy(self) -> Decision:
         """The Decision where nobody asked for anything."""
@@ -172,9 +163,9 @@ class _Case:
 
     def _by_unequal_servers(self, levels: Levels, said: str, asked_by: str) -> Decision:
         """The Decision for a text that names levels, where servers differ in size: AHC is their hierarchy."""
-        spanning = _spanning(levels)
-        if spanning is not None:
-            return self._flat(spanning, said, f"names {spanning!r}, which works on all levels together", asked_by)
+        alone = spanning(levels)
+        if alone is not None:
+            return self._flat(alone, said, f"names {alone!r}, which works on all levels together", asked_by)
         if registered("AHC").supports(self.operator):
             name, reason = "AHC", "AHC is the hierarchy of servers of unequal size"
         else:
@@ -188,9 +179,9 @@ class _Case:
     def _by_levels(self, levels: Levels, said: str, asked_by: str) -> Decision:
         """The Decision for a text that names levels, or ``hierarchical``."""
         if len(self.tiers) > 1 and self.p > 1:
-            spanning = _spanning(levels)
-            if spanning is not None and registered(spanning).supports(self.operator):
-                return self._flat(spanning, said, f"names {spanning!r}, which works on all levels together", asked_by)
+            alone = spanning(levels)
+            if alone is not None and registered(alone).supports(self.operator):
+                return self._flat(alone, said, f"names {alone!r}, which works on all levels together", asked_by)
             return self._tiered(levels, said, asked_by)
         name = levels.names[0]
         if name in (None, "hierarchical"):
@@ -198,22 +189,6 @@ class _Case:
             return self._flat(automatic, said, f"chooses nothing for one flat server, so: {reason}", POLICY)
         idle = ", and has no effect between servers: there is one" if len(levels.names) > 1 else ""
         return self._flat(self._sized(name), said, f"names {name!r} inside a server{idle}", asked_by)
-
-    def _idle(self, levels: Levels) -> str | None:
-        """What a call asks of levels that these ranks do not have."""
-        if self.p == 1:
-            return None
-        there = len(self.tiers)
-        missing = [f"level{k}" for k, name in enumerate(levels.names) if k >= there and name is not None]
-        if levels.names[0] == "hierarchical" and there == 1:
-            missing = ["a hierarchy"]
-        if not missing:
-            return None
-        servers = f"{self.p} ranks in {'one flat server' if there == 1 else f'{there} levels'}"
-        outer = (2,) * (1 if levels.names[0] == "hierarchical" else len(levels.names) - 1)
-        inner, rest = divmod(self.p, math.prod(outer))
-        example = "x".join(map(str, (*outer, inner) if not rest else (self.p, *(1,) * len(outer))))
-        return f"{' and '.join(missing)} has no effect on {servers}: pass topology=, such as {example!r}"
 
     def _sized(self, name: str | None, nbytes: int | None = None) -> str:
         """A name of HCCL_ALGO as a registered one, for the bytes it is to move."""
@@ -288,33 +263,3 @@ class _Case:
             record=record,
             tiers=tiers,
         )
-
-
-def _spanning(levels: Levels) -> str | None:
-    """The algorithm over all tiers that levels name and nothing beside it.
-
-    HCCL writes its pipeline, which is inside the servers as much as between them, as ``level0:NA;level1:pipeline``.
-    """
-    named = {ALIASES.get(name, name) for name in levels.names if name is not None}
-    name = named.pop() if len(named) == 1 else None
-    return name if name in base.algorithms() and registered(name).over is not None else None
-
-
-def _levels(wanted: object, asked_by: str, operator: str) -> Levels | None:
-    """What an HCCL_ALGO text says of operator; None if it chooses nothing."""
-    if not isinstance(wanted, str):
-        raise ArgumentError(f"algorithm={shown(wanted)}: expected a name, an HCCL_ALGO text or an Algorithm")
-    try:
-        setting = parse_algo(wanted, frozenset(algorithms()))
-    except SettingError as error:
-        if asked_by == "HCCL_ALGO":
-            raise
-        names, why = ", ".join(algorithms()), str(error).removeprefix(f"{error.code}: HCCL_ALGO ")
-        if any(c in wanted for c in ":;=/") or len(wanted) > LONGEST:
-            raise ArgumentError(f"algorithm={shown(wanted)}, read as HCCL_ALGO: {why}") from None
-        raise ArgumentError(
-            f"algorithm={shown(wanted)}: expected one of {names}, or one for each level, such as "
-            f"'level0:ring;level1:tree'{nearest(wanted, algorithms())}"
-        ) from None
-    levels = setting.for_operator(operator)
-    return None if levels is None or levels.automatic else levels

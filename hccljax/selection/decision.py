@@ -45,6 +45,11 @@ class Decision:
     servers: tuple[int, ...] | None = None
     classes: tuple[Decision, ...] = ()
 
+    @property
+    def asked(self) -> bool:
+        """True if somebody asked for an algorithm, False if a policy chose it."""
+        return not self.asked_by.startswith("policy")
+
     def run_by(self, record: Algorithm, **changes: Any) -> Decision:
         """The decision with another record, what that costs, and further changes."""
         steps, bytes_sent = record.cost(self.operator, self.ranks, self.nbytes)
