@@ -9,8 +9,6 @@ into pieces, each about twice as long as the one before it: while one travels, t
 step of all_gather is cut in the same way, the longest piece first. Where the links inside are no faster than those
 between servers, every long part has to be cut, so that both tiers always have something to do.
 
-A piece waits for the one before it, by a barrier: they leave in this order, and each is a step of its own.
-
 All tiers above level 0 count as servers. On one flat server what is left is the mesh; with one rank in each, NHR.
 """
 
@@ -18,32 +16,20 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache, partial
-from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from hccljax.algorithm.base import Algorithm, register, run
+from hccljax.algorithm.base import COMPOSED, Algorithm, register, run
 from hccljax.algorithm.blocks import by_server
 from hccljax.algorithm.mesh import mesh
+from hccljax.algorithm.nhr_pipeline_rooted import gather, scatter
 from hccljax.algorithm.nonuniform import NHR, depth, doubled, halved, to_double
+from hccljax.algorithm.pieces import LONGEST_BYTES, MOST_PIECES, PIECE_BYTES, after, pieces
 from hccljax.group import Group
 from hccljax.reduction import Reduction
 from hccljax.shapes import Block, Blocks
-
-PIECE_BYTES = 384 << 10
-"""Bytes of the shortest piece: it takes about as long on an HCCS link (56 GB/s) as a message between servers costs
-besides its bytes (5 µs)."""
-
-MOST_PIECES = 4
-"""Of growing length. Messages with as many fit HCCL's buffer of 200 MB."""
-
-LONGEST_BYTES = 8 << 20
-"""Bytes above which a piece is halved: 420 µs between servers (20 GB/s); the 5 µs that it costs are about 1 % of it."""
-
-MOST_HALVINGS = 3
-"""Of one piece: longer messages lose no more by fewer pieces, since those take longer, too."""
 
 
 def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
@@ -71,7 +57,7 @@ def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
         came: list[jax.Array] = []
         for cut in pieces(sent.shape[0], sent.shape[2], blocks.dtype.itemsize, growing=s == 0):
             sums = met(added_up(sent[:, :, cut]), None if going is None else going[:, cut])
-            came.append(between.shift(_after(came, sums), NHR << s, "nhr_pipeline_reduce_scatter"))
+            came.append(between.shift(after(came, sums), NHR << s, "nhr_pipeline_reduce_scatter"))
         others = came[0] if len(came) == 1 else lax.concatenate(came, 1)
         others = others if kept is None else met(kept, others)
         others = others if left is None or not left.shape[0] else lax.concatenate([others, left], 0)
@@ -95,7 +81,7 @@ def all_gather(block: Block, group: Group) -> Blocks:
         sent = to_double(rows, s, between)
         came: list[jax.Array] = []
         for cut in reversed(pieces(sent.shape[0], sent.shape[1], block.dtype.itemsize, growing=s == 0)):
-            came.append(between.shift(_after(came, sent[:, cut]), -NHR << s, "nhr_pipeline_all_gather"))
+            came.append(between.shift(after(came, sent[:, cut]), -NHR << s, "nhr_pipeline_all_gather"))
         parts = [spread(piece) for piece in came]
         if len(came) > 1:
             came, parts = [lax.concatenate(came[::-1], 1)], [lax.concatenate(parts[::-1], 2)]
@@ -104,39 +90,18 @@ def all_gather(block: Block, group: Group) -> Blocks:
     return lax.reshape(everywhere, (group.size, *block.shape))
 
 
-def _after(came: list[jax.Array], piece: jax.Array) -> jax.Array:
-    """The piece, which is not sent before the last one of those that came is there."""
-    if came:
-        piece, came[-1] = lax.optimization_barrier((piece, came[-1]))
-    return piece
-
-
-def pieces(rows: int, length: int, itemsize: int, growing: bool) -> tuple[slice, ...]:
-    """Slices of rows of so many elements, for the pieces of a part.
-
-    Growing: 1, 2, 4, … 2^k-ths of it, and what is left of 2^k. One longer than LONGEST_BYTES is halved.
-    """
-    nbytes = rows * length * itemsize
-    k = max(0, min((nbytes // PIECE_BYTES).bit_length() - 1, MOST_PIECES)) if growing else 0
-    found = []
-    for start, end in pairwise([*(2**j - 1 for j in range(max(1, k))), 2**k]):  # in 2^k-ths
-        width = -(-nbytes * (end - start) >> k)  # bytes, rounded up
-        n = 1 << min(max(0, (width - 1) // LONGEST_BYTES).bit_length(), MOST_HALVINGS)
-        ends = [length * (start * n + (end - start) * i) // (n << k) for i in range(n + 1)]
-        found += [slice(*cut) for cut in pairwise(ends)]
-    return tuple(found)
-
-
 def _steps(servers: int, operator: str, p: int, nbytes: int) -> int:
     """One for every piece that NHR sends, and one more in which the mesh is ahead of it or behind it."""
     held = [-(-servers >> s) for s in range(depth(servers))]  # rows before each step, of which half are sent
     sent = [len(pieces(rows // 2, -(-nbytes // p), 1, growing=s == 0)) for s, rows in enumerate(held)]
-    return (sum(sent) + (p > servers)) * (2 if operator == "all_reduce" else 1)
+    return (sum(sent) + (p > servers)) * (2 if operator in COMPOSED else 1)
 
 
 def _bytes_sent(servers: int, operator: str, p: int, nbytes: int) -> int:
-    """Every block but one's own goes once."""
-    return -(-nbytes // p) * (p - 1) * (2 if operator == "all_reduce" else 1)
+    """Every block but one's own goes once; in gather, what a server's rank has for the root goes to it."""
+    to_root = servers if p > servers else servers // 2
+    blocks = {"gather": to_root, "reduce": p - 1 + to_root}.get(operator, (p - 1) * (2 if operator in COMPOSED else 1))
+    return -(-nbytes // p) * blocks
 
 
 @lru_cache(maxsize=256)
@@ -153,6 +118,9 @@ def nhr_pipeline_over(sizes: tuple[int, ...]) -> Algorithm:
         bytes_sent=partial(_bytes_sent, servers),
         reduce_scatter=reduce_scatter,
         all_gather=all_gather,
+        scatter=scatter,
+        gather=gather,
+        rooted=True,
         over=nhr_pipeline_over,
         regimes=regimes if servers > 1 else (),
         order="rank order inside a server; server b's own sum meets those of b + 1, b + 2, … as NHR brings them",
