@@ -14,7 +14,7 @@ from jax import lax
 
 from hccljax.algorithm.base import Algorithm, register
 from hccljax.algorithm.blocks import place_rows
-from hccljax.algorithm.nonuniform import NB, blocks_at, depth, halve, spread
+from hccljax.algorithm.nonuniform import FORWARD, blocks_at, depth, halve, spread
 from hccljax.algorithm.short import bytes_sent, steps, tree_or_blocks
 from hccljax.group import Group
 from hccljax.reduction import Reduction
@@ -26,7 +26,7 @@ LIMITS = {"all_reduce": 128 * 1024}
 
 def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
     """blocks [p, …] → block […]."""
-    return halve(blocks, group, op, NB, "nb_reduce_scatter")
+    return halve(blocks, group, op, FORWARD, "nb_reduce_scatter")
 
 
 def all_gather(block: Block, group: Group) -> Blocks:
@@ -40,13 +40,13 @@ def all_gather(block: Block, group: Group) -> Blocks:
     # The last step's rows go where they belong at once, instead of to the others first.
     out, missing = lax.empty((p, *block.shape), block.dtype), p - rows.shape[0]
     if missing:
-        out = place_rows(out, received, blocks_at(range(1, missing + 1), group.rank, p, NB))
-    return place_rows(out, rows, blocks_at(range(missing + 1, p + 1), group.rank, p, NB))
+        out = place_rows(out, received, blocks_at(range(1, missing + 1), group.rank, p, FORWARD))
+    return place_rows(out, rows, blocks_at(range(missing + 1, p + 1), group.rank, p, FORWARD))
 
 
 def scatter(blocks: Blocks, group: Group) -> Block:
     """blocks [p, …] of rank 0 → block […]."""
-    return spread(blocks, group, NB, "nb_scatter")
+    return spread(blocks, group, FORWARD, "nb_scatter")
 
 
 def all_reduce(x: Message, group: Group, op: Reduction) -> Message:

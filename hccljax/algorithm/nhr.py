@@ -11,7 +11,7 @@ from functools import partial
 from jax import lax
 
 from hccljax.algorithm.base import Algorithm, register
-from hccljax.algorithm.nonuniform import NHR, double, halve, spread
+from hccljax.algorithm.nonuniform import BACKWARD, double, halve, spread
 from hccljax.algorithm.short import bytes_sent, steps, tree_or_blocks
 from hccljax.group import Group
 from hccljax.reduction import Reduction
@@ -23,18 +23,18 @@ LIMITS = {"all_reduce": 256 * 1024, "broadcast": 2 * 1024 * 1024}
 
 def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
     """blocks [p, …] → block […]."""
-    return halve(blocks, group, op, NHR, "nhr_reduce_scatter")
+    return halve(blocks, group, op, BACKWARD, "nhr_reduce_scatter")
 
 
 def all_gather(block: Block, group: Group) -> Blocks:
     """block […] → [p, …]."""
-    return double(block, group, NHR, "nhr_all_gather")
+    return double(block, group, BACKWARD, "nhr_all_gather")
 
 
 def scatter(blocks: Blocks, group: Group) -> Block:
     """blocks [p, …] of rank 0 → block […]; place u is that of rank -u."""
     by_place = lax.concatenate([blocks[:1], lax.rev(blocks[1:], (0,))], 0)
-    return spread(by_place, group, NHR, "nhr_scatter")
+    return spread(by_place, group, BACKWARD, "nhr_scatter")
 
 
 def all_reduce(x: Message, group: Group, op: Reduction) -> Message:

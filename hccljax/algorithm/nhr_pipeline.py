@@ -25,7 +25,7 @@ from hccljax.algorithm.base import COMPOSED, Algorithm, register, run
 from hccljax.algorithm.blocks import by_server
 from hccljax.algorithm.mesh import mesh
 from hccljax.algorithm.nhr_pipeline_rooted import gather, scatter
-from hccljax.algorithm.nonuniform import NHR, depth, doubled, halved, to_double
+from hccljax.algorithm.nonuniform import BACKWARD, depth, doubled, halved, to_double
 from hccljax.algorithm.pieces import LONGEST_BYTES, MOST_PIECES, PIECE_BYTES, after, pieces
 from hccljax.group import Group
 from hccljax.reduction import Reduction
@@ -52,12 +52,12 @@ def reduce_scatter(blocks: Blocks, group: Group, op: Reduction) -> Block:
     raw = by_server(lax.reshape(blocks, (group.size, math.prod(blocks.shape[1:]))), inside.size)
     others: jax.Array | None = None  # sums that came from other servers, for the first rows or all of them
     for s in range(depth(between.size)):
-        kept, going, left = (None, None, None) if others is None else halved(others, s, between, NHR, len(raw))
-        raw, sent, alone = halved(raw, s, between, NHR)
+        kept, going, left = (None, None, None) if others is None else halved(others, s, between, BACKWARD, len(raw))
+        raw, sent, alone = halved(raw, s, between, BACKWARD)
         came: list[jax.Array] = []
         for cut in pieces(sent.shape[0], sent.shape[2], blocks.dtype.itemsize, growing=s == 0):
             sums = met(added_up(sent[:, :, cut]), None if going is None else going[:, cut])
-            came.append(between.shift(after(came, sums), NHR << s, "nhr_pipeline_reduce_scatter"))
+            came.append(between.shift(after(came, sums), BACKWARD << s, "nhr_pipeline_reduce_scatter"))
         others = came[0] if len(came) == 1 else lax.concatenate(came, 1)
         others = others if kept is None else met(kept, others)
         others = others if left is None or not left.shape[0] else lax.concatenate([others, left], 0)
@@ -81,12 +81,12 @@ def all_gather(block: Block, group: Group) -> Blocks:
         sent = to_double(rows, s, between)
         came: list[jax.Array] = []
         for cut in reversed(pieces(sent.shape[0], sent.shape[1], block.dtype.itemsize, growing=s == 0)):
-            came.append(between.shift(after(came, sent[:, cut]), -NHR << s, "nhr_pipeline_all_gather"))
+            came.append(between.shift(after(came, sent[:, cut]), -BACKWARD << s, "nhr_pipeline_all_gather"))
         parts = [spread(piece) for piece in came]
         if len(came) > 1:
             came, parts = [lax.concatenate(came[::-1], 1)], [lax.concatenate(parts[::-1], 2)]
-        everywhere = doubled(everywhere, parts[0], s, between, NHR)
-        rows = doubled(rows, came[0], s, between, NHR)
+        everywhere = doubled(everywhere, parts[0], s, between, BACKWARD)
+        rows = doubled(rows, came[0], s, between, BACKWARD)
     return lax.reshape(everywhere, (group.size, *block.shape))
 
 

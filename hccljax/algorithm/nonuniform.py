@@ -23,8 +23,8 @@ from hccljax.algorithm.blocks import choose, place_rows, take_rows, wrap
 from hccljax.group import Group
 from hccljax.reduction import Reduction
 
-NHR, NB = -1, 1
-"""Which way a message of distance d goes: from rank r to r - d, or to r + d."""
+BACKWARD, FORWARD = -1, 1
+"""Which way a message of distance d goes: from rank r to r - d in NHR, or to r + d in NB."""
 
 
 def depth(p: int) -> int:

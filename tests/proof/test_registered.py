@@ -95,4 +95,5 @@ def test_algorithms_over_all_levels(name, topology):
     p = as_topology(topology).ranks
     for operator in (operator for operator in OPERATORS if registered(name).supports(operator)):
         for op in ("sum", "max") if operator in REDUCING else ("sum",):
-            assert hccljax.verify(name, operator, p, op=op, topology=topology).exact
+            for root in (0, p // 2, p - 1) if operator in ROOTED else (0,):
+                assert hccljax.verify(name, operator, p, op=op, root=root, topology=topology).exact
