@@ -73,7 +73,7 @@ def test_pieces_cover_their_rows(rows, length):
 
 
 def test_a_piece_waits_for_the_one_before():
-    """In the schedule and in what XLA is given: the order in which they leave is part of the algorithm."""
+    """The order in which they leave is part of the algorithm."""
     algorithm, group = RECORD.over((2, 2)), Group("r", levels=(2, 2))
     x = jax.ShapeDtypeStruct((4, 4 * PIECE_BYTES), np.uint8)
     schedule = hccljax.trace(lambda row: run(algorithm, "reduce_scatter", row, group, SUM), x, axis_sizes={"r": 4})
