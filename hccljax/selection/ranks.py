@@ -42,8 +42,10 @@ def flat(operator: str, p: int, nbytes: int) -> tuple[str, str]:
         return "pairwise", "all_to_all goes by pairwise exchange at any number of ranks"
     if p > SMALL:
         where = f"{SMALL + 1} to {MEDIUM} ranks" if p <= MEDIUM else f"more than {MEDIUM} ranks in one tier"
+        if operator == "gather":
+            return "H-D_R", f"gather of {where} goes by recursive halving and doubling"
         if operator not in _TREE_LIKE:
-            return "H-D_R", f"{operator} of {where} goes by recursive halving and doubling"
+            return "NHR", f"{operator} of {where} goes by the nonuniform hierarchical ring"
         tree = tree_for(nbytes)
         size = "at least" if tree == "double_tree" else "below"
         return tree, f"{operator} of {where} goes by tree; {size} {DOUBLE_TREE_BYTES} bytes that is {tree}"
@@ -58,7 +60,9 @@ def tiered(operator: str, level: int, nbytes: int) -> str:
         return "pairwise"
     if level == 0:
         return "ring"
-    return tree_for(nbytes) if operator in _TREE_LIKE else "H-D_R"
+    if operator in _TREE_LIKE:
+        return tree_for(nbytes)
+    return "H-D_R" if operator == "gather" else "NHR"
 
 
 def assumed(p: int) -> Topology:

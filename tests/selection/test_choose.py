@@ -52,11 +52,13 @@ ROWS = [
     (BLOCKWISE, (1, 2, 5, 8), (0, 64, BIG), "ring"),
     (TREE_LIKE, (9, 33, 64), (0, 64, RING_FROM, BIG - 1), "tree"),
     (TREE_LIKE, (9, 33, 64), (BIG, 8 * BIG), "double_tree"),
-    (BLOCKWISE, (9, 33, 64), (0, 64, BIG), "H-D_R"),
+    (("reduce_scatter", "all_gather", "scatter"), (9, 33, 64), (0, 64, BIG), "NHR"),
+    (("gather",), (9, 33, 64), (0, 64, BIG), "H-D_R"),
     # more than 64 ranks that do not make servers of 8
     (TREE_LIKE, (65, 100, 1021), (0, BIG - 1), "tree"),
     (TREE_LIKE, (65, 100, 1021), (BIG,), "double_tree"),
-    (BLOCKWISE, (65, 100, 1021), (0, BIG), "H-D_R"),
+    (("reduce_scatter", "all_gather", "scatter"), (65, 100, 1021), (0, BIG), "NHR"),
+    (("gather",), (65, 100, 1021), (0, BIG), "H-D_R"),
     (("all_to_all",), (1, 2, 8, 9, 64, 65, 100), (0, 64, BIG), "pairwise"),
 ]
 FLAT = [
@@ -103,8 +105,8 @@ def test_more_than_64_ranks_go_by_ring_in_servers_and_tree_between_them(operator
 
 
 @pytest.mark.parametrize("operator", BLOCKWISE)
-def test_more_than_64_ranks_go_by_ring_in_servers_and_halving_between_them(operator):
-    assert decided(operator, 128).algorithm == "level0:ring;level1:H-D_R"
+def test_more_than_64_ranks_go_by_ring_in_servers_and_strides_between_them(operator):
+    assert decided(operator, 128).algorithm == f"level0:ring;level1:{'H-D_R' if operator == 'gather' else 'NHR'}"
     assert decided(operator, 128).tiers == (8, 16)
 
 

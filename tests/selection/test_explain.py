@@ -30,7 +30,7 @@ TEXTS = {
         "  cost:  10 steps; the busiest rank sends 2097152 bytes",
     ),
     ("all_gather", 4096, 128): (
-        "all_gather of 4096 bytes, 128 ranks in tiers of 16x8: level0:ring;level1:H-D_R",
+        "all_gather of 4096 bytes, 128 ranks in tiers of 16x8: level0:ring;level1:NHR",
         "  why:   all_gather of more than 64 ranks is hierarchical; no topology was given, so servers of 8 are assumed"
         " (asked by: policy ranks)",
         "  cost:  11 steps; the busiest rank sends 4064 bytes",
