@@ -31,11 +31,16 @@ class Routes:
 
 
 class Detours:
-    """The faults of a topology, as they act on its ports."""
+    """The faults of a topology, as they act on its ports.
+
+    Attributes:
+      wiring: of the topology.
+      left: what faults leave of the bandwidth of each port, [ports]; 0 is lost.
+    """
 
     def __init__(self, wiring: Wiring):
         self.wiring = wiring
-        self._left = self._degraded()  # of each port's bandwidth, [ports]
+        self.left = self._degraded()
 
     def _degraded(self) -> np.ndarray:
         """What faults leave of the bandwidth of each port, [ports]; 0 is lost."""
@@ -82,7 +87,7 @@ class Detours:
 
     def routes(self, routes: Routes, sources: np.ndarray, destinations: np.ndarray) -> Routes:
         """The routes at the speed that is left, those that are lost replaced by others."""
-        left = self._left
+        left = self.left
         lost = np.flatnonzero(left[routes.ports].min(axis=1) == 0)
         if len(lost):
             ways = [self._another(int(sources[m]), int(destinations[m]), int(routes.level[m])) for m in lost]
@@ -116,7 +121,7 @@ class Detours:
                 hops = self.wiring.plain(np.array([source, r]), np.array([r, destination]))
                 ways.append((2, [int(port) for port in hops.ports.reshape(-1) if port]))
         for way in ways:
-            if self._left[way[1]].min() > 0:
+            if self.left[way[1]].min() > 0:
                 return way
         raise UnreachableError(
             f"rank {source} cannot reach rank {destination}: level {k} ({level.name}, {level.links}) between them "

@@ -58,6 +58,11 @@ class Wiring:
         routes = self.plain(sources, destinations)
         return routes if self._detours is None else self._detours.routes(routes, sources, destinations)
 
+    @property
+    def left(self) -> np.ndarray:
+        """What faults leave of the bandwidth of each port, [ports]; 0 is lost."""
+        return np.ones(self.ports) if self._detours is None else self._detours.left
+
     def plain(self, sources: np.ndarray, destinations: np.ndarray) -> Routes:
         """The routes where nothing is degraded."""
         differ = self.places[sources] != self.places[destinations]
