@@ -23,7 +23,7 @@ from hccljax.algorithm import registered
 from hccljax.algorithm.base import COMPOSED, ROOTED
 from hccljax.timing.kernel import kernel_seconds
 from hccljax.topology import Level, Topology
-from hccljax.topology.wiring import Wiring
+from hccljax.topology.wiring import wiring_of
 
 EXCHANGES = ("mesh", "star", "pairwise")
 
@@ -120,7 +120,7 @@ def _tiers(topology: Topology, p: int) -> Iterator[_Tier]:
 
 def _worst(topology: Topology) -> list[Level]:
     """The levels as if every link of each were its worst one; the ways round a lost one share what is left."""
-    wiring, ranks, levels = Wiring(topology), np.arange(topology.ranks), []
+    wiring, ranks, levels = wiring_of(topology), np.arange(topology.ranks), []
     for k, level in enumerate(topology.levels):
         left = wiring.left[wiring.levels == k]
         share, hops = left[left > 0].min(initial=1.0), 1

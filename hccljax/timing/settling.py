@@ -20,7 +20,7 @@ from hccljax.timing.rates import Rates
 from hccljax.timing.rounds import Round, rounds_of
 from hccljax.timing.timeline import Timeline
 from hccljax.topology import Topology, as_topology, with_figures
-from hccljax.topology.wiring import Wiring
+from hccljax.topology.wiring import Wiring, wiring_of
 
 MODES = ("ordered", "eager")
 
@@ -62,7 +62,7 @@ class Settled:
     @cached_property
     def wiring(self) -> Wiring:
         """The ports of the topology."""
-        return Wiring(self.topology)
+        return wiring_of(self.topology)
 
     @cached_property
     def rounds(self) -> dict[int, list[Round]]:

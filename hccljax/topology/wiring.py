@@ -11,6 +11,7 @@ message at a time in one direction:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -126,3 +127,9 @@ class Wiring:
         for level in self.topology.levels[:k]:
             stride *= level.size
         return stride
+
+
+@lru_cache(maxsize=8)
+def wiring_of(topology: Topology) -> Wiring:
+    """The wiring of a topology, made once for all who ask."""
+    return Wiring(topology)
