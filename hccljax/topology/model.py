@@ -51,15 +51,23 @@ class Topology:
 
     def _check_levels(self) -> None:
         sizes = [level.size for level in self.levels]
-        if self.servers is not None:
-            fits = math.prod(sizes[:-1]) >= max(self.servers) and sizes[-1] == len(self.servers)
-        else:
-            fits = math.prod(sizes) == self.ranks
-        if not fits:
+        given = f"levels of {' x '.join(map(str, sizes))} members, innermost first"
+        if self.servers is None:
+            if math.prod(sizes) != self.ranks:
+                raise ArgumentError(f"{given}, for {self.ranks} ranks: expected sizes that multiply to as many")
+            return
+        if math.prod(sizes[:-1]) < max(self.servers) or sizes[-1] != len(self.servers):
             raise ArgumentError(
-                f"levels of {' x '.join(map(str, sizes))} members, innermost first, for {self.ranks} ranks: expected "
-                f"sizes that multiply to as many"
+                f"{given}, for servers of {self.shape} ranks: expected {len(self.servers)} members at the last level, "
+                f"one a server, and room for {max(self.servers)} ranks in those before it"
             )
+        # Who is beside whom follows from the sizes of the levels, which are those of the largest server.
+        for k, level in enumerate(self.levels):
+            if level.links == "ring" and (k, len(sizes)) != (0, 2):
+                raise ArgumentError(
+                    f"level {k} ({level.name}) is a ring, with servers of {self.shape} ranks: servers of unequal size "
+                    f"cannot be joined by a ring, nor be several in one; expected 'switch' or 'full_mesh'"
+                )
 
     def _settle_sizes(self) -> None:
         if self.servers is None:

@@ -1,5 +1,6 @@
 """Specs, presets, meshes: which topology comes of them, and what is refused."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -135,11 +136,29 @@ def test_sizes_that_do_not_fit():
     level = Level("x", 4, "switch", 1e9, 0.0)
     with pytest.raises(ArgumentError, match="levels of 4 members, innermost first, for 8 ranks"):
         Topology((8,), levels=(level,))
-    with pytest.raises(ArgumentError, match="levels of 4 members"):
+    with pytest.raises(ArgumentError, match=r"levels of 4 members, .*for servers of 3\+1 ranks: expected 2 members at"):
         Topology(servers=(3, 1), levels=(level,))
+    with pytest.raises(ArgumentError, match="2 members at the last level, one a server, and room for 5 ranks in those"):
+        Topology(servers=(5, 3), levels=(level, replace(level, size=2)))
     with pytest.raises(ArgumentError, match="Topology levels hold 'x'"):
         Topology((4,), levels=("x",))
     assert Topology(levels=(level, level)).sizes == (4, 4)
+
+
+def test_rings_of_unequal_servers():
+    """Only inside a server that is one ring is it known who is beside whom."""
+    ring, switch = Level("ring", 3, "ring", 1e9, 0.0), Level("port", 3, "switch", 1e9, 0.0)
+    for levels in (
+        (replace(switch, size=5), ring),
+        (replace(ring, size=5), ring),
+        (ring, replace(switch, size=2), switch),
+        (replace(switch, size=2), ring, switch),
+    ):
+        with pytest.raises(ArgumentError, match="cannot be joined by a ring.*expected 'switch' or 'full_mesh'"):
+            Topology(servers=(5, 3, 4), levels=levels)
+    with pytest.raises(ArgumentError, match=r"level 1 \(RoCE\) is a ring"):
+        as_topology("atlas-800t-a2:5+3").with_level(1, links="ring")
+    assert Topology(servers=(5, 3, 4), levels=(replace(ring, size=5), switch)).ranks == 12
 
 
 def test_other_figures_for_a_level():
