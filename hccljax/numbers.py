@@ -36,7 +36,14 @@ def whole(name: str, value: Any, least: int = 0, most: int | None = None) -> int
 
 
 def real(
-    name: str, value: Any, least: float = 0.0, most: float = math.inf, *, above: bool = False, unit: str = ""
+    name: str,
+    value: Any,
+    least: float = 0.0,
+    most: float = math.inf,
+    *,
+    above: bool = False,
+    infinite: bool = False,
+    unit: str = "",
 ) -> float:
     """A real number as a float: of Python or NumPy, not a bool, never NaN.
 
@@ -44,18 +51,20 @@ def real(
       name: the argument, as the error says it.
       value: what was given.
       least: the smallest that it may be.
-      most: the largest that it may be; infinity is refused with or without.
+      most: the largest that it may be.
       above: True if ``least`` itself is too little.
+      infinite: True if it may be infinite.
       unit: what the number counts, for the error.
 
     Raises:
       ArgumentError: no real number, or one out of these bounds.
     """
     found = _as_float(value)
-    if not math.isfinite(found) or not least <= found <= most or (above and found == least):
+    if not least <= found <= most or (above and found == least) or (found == math.inf and not infinite):
         bounds = f"above {least:g}" if above else f"{least:g} or more"
+        kind = "a number" if infinite else "a finite number"
         bounds += f" and up to {most:g}" if math.isfinite(most) else ""
-        raise ArgumentError(f"{name}={shown(value)}: expected a finite number, {bounds}{unit and f', in {unit}'}")
+        raise ArgumentError(f"{name}={shown(value)}: expected {kind}, {bounds}{unit and f', in {unit}'}")
     return found
 
 

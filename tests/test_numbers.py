@@ -49,3 +49,10 @@ def test_bounds_are_said():
     ]:
         with pytest.raises(ArgumentError, match=f"expected a finite number, {words}$"):
             real("x", -1.0, **bounds)
+
+
+def test_what_may_be_infinite():
+    assert real("x", math.inf, infinite=True) == real("x", np.float32(math.inf), infinite=True) == math.inf
+    for bad in (-math.inf, math.nan, "inf"):
+        with pytest.raises(ArgumentError, match=r"x=.*: expected a number, 0 or more"):
+            real("x", bad, infinite=True)

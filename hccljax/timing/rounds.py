@@ -19,7 +19,7 @@ _TOGETHER = 1 << 22  # messages of one full-mesh event that are looked at togeth
 _MOST = 1 << 24  # messages of one full-mesh event whose rounds differ: 0.7 GB
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Round:
     """Messages of one event that can start together.
 

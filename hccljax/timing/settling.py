@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from hccljax.errors import ArgumentError, shown
+from hccljax.numbers import real
 from hccljax.schedule import Schedule
 from hccljax.schedule.event import Event
 from hccljax.schedule.replay import replay
@@ -42,7 +42,7 @@ class Tier:
     busy: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Settled:
     """A schedule on a topology: the checked arguments of ``simulate``, and what many runs share.
 
@@ -116,9 +116,7 @@ def settled(
     known = with_figures(topology)
     if mode not in MODES:
         raise ArgumentError(f"mode={shown(mode)}: expected one of {', '.join(MODES)}")
-    number = isinstance(gamma, (int, float)) and not isinstance(gamma, bool)
-    if not number or not math.isfinite(gamma) or gamma < 0:
-        raise ArgumentError(f"gamma={shown(gamma)}: expected seconds a byte, 0 or more")
+    gamma = real("gamma", gamma, unit="seconds a byte")
     places = np.arange(schedule.n) if placement is None else np.asarray(placement)
     if schedule.n > known.ranks:
         raise ArgumentError(
@@ -137,7 +135,7 @@ def settled(
         )
     given = as_topology(topology)
     assumed = given is not None and not given.levels
-    return Settled(schedule, known, places, Speeds(float(gamma), rates), mode == "eager", assumed)
+    return Settled(schedule, known, places, Speeds(gamma, rates), mode == "eager", assumed)
 
 
 def makespans(run: Settled, scales: Sequence[float] | np.ndarray) -> np.ndarray:
