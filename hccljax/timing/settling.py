@@ -11,9 +11,8 @@ import numpy as np
 from hccljax.errors import ArgumentError, shown
 from hccljax.numbers import real
 from hccljax.schedule import Schedule
-from hccljax.schedule.event import Event
 from hccljax.schedule.replay import replay
-from hccljax.timing.clock import Speeds, TierClock
+from hccljax.timing.clock import Speeds, Task, TierClock
 from hccljax.timing.contention import contended
 from hccljax.timing.noting import NotingClock
 from hccljax.timing.rates import Rates
@@ -77,11 +76,13 @@ class Settled:
 
     def clock(self, scales: Sequence[float] | np.ndarray = (1.0,)) -> TierClock:
         """A clock for the schedule with all its messages so many times as long."""
-        return TierClock(*self._of_clock, np.asarray(scales, float), self.speeds, self.eager)
+        return TierClock(self.task, np.asarray(scales, float))
 
-    @property
-    def _of_clock(self) -> tuple[Sequence[Event], dict[int, list[Round]], Wiring, np.ndarray, np.ndarray]:
-        return self.schedule.events, self.rounds, self.wiring, self.cells, self.places
+    @cached_property
+    def task(self) -> Task:
+        """What a clock carries out."""
+        slowness = self.topology.slowness[self.places]
+        return Task(self.schedule.events, self.rounds, self.cells, slowness, self.speeds, self.eager)
 
     @cached_property
     def tiers(self) -> tuple[Tier, ...]:
@@ -95,7 +96,7 @@ class Settled:
 
     def timeline(self, limit: int) -> Timeline:
         """Every message and computation: all trips of all loops are run."""
-        clock = NotingClock(*self._of_clock, self.speeds, self.eager, limit)
+        clock = NotingClock(self.task, limit)
         replay(self.schedule.events, self.schedule.loops, clock, jump=False)
         return Timeline(clock.notes, float(clock.units[0]), self.schedule.n, self.topology.levels, self.wiring.levels)
 

@@ -44,6 +44,10 @@ def with_figures(topology: str | Topology, preset: str = DEFAULT) -> Topology:
 
     Ranks in one tier that do not fit into one server of the preset are wired as servers of the largest size, if that
     divides them, else each as a server of its own. A larger server beside others is wired as large as it has to be.
+    Neither has the preset's name.
+
+    Raises:
+      ArgumentError: no topology, a preset that is not known, or servers that it cannot have.
     """
     known = as_topology(topology)
     if known is None:
