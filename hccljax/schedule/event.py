@@ -66,13 +66,13 @@ class Event:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the first operand on one rank."""
-        return tuple(self.operands[0].shape)
+        """The shape of the first operand on one rank; () for a computation."""
+        return tuple(self.operands[0].shape) if self.operands else ()
 
     @property
-    def dtype(self) -> np.dtype:
-        """The dtype of the first operand."""
-        return self.operands[0].dtype
+    def dtype(self) -> np.dtype | None:
+        """The dtype of the first operand; None for a computation."""
+        return self.operands[0].dtype if self.operands else None
 
     @property
     def is_communication(self) -> bool:

@@ -44,17 +44,16 @@ _VIEWS = frozenset(
 )  # fmt: skip
 """Fused like elementwise equations, and no operations: they move or choose."""
 
-_MOVES = frozenset(
-    {
-        "dynamic_slice", "dynamic_update_slice", "gather", "concatenate", "pad", "copy_p", "device_put", "sort",
-    }
-)  # fmt: skip
+_MOVES = frozenset({"concatenate", "pad", "device_put", "sort"})
 """Read and written as wholes, without operations; sort's comparisons are not counted."""
 
-_PARTS = {"dynamic_slice": -1, "gather": -1, "dynamic_update_slice": 1, "scatter": 2, "scatter-add": 2}
-"""Read and written in part: the operand that is as large as the part, -1 for the result."""
+_PARTS = {"dynamic_slice": -1, "gather": -1, "dynamic_update_slice": 1}
+"""Read and written in part: the operand that is as large as the part, -1 for the result. See ``_part`` for scatters."""
 
 _REDUCTIONS = ("reduce_", "argmax", "argmin", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+
+_WITH_RULES = ("custom_call", "pallas_call", "reduce", "sort")
+"""Their jaxprs combine two elements, or cannot be looked into: no calls. So are those of scatters."""
 
 
 def work_of(equation: JaxprEqn, traffic: Mapping[int, float]) -> Work:
@@ -65,7 +64,7 @@ def work_of(equation: JaxprEqn, traffic: Mapping[int, float]) -> Work:
     """
     name = short_name(equation)
     inner = [jaxpr if isinstance(jaxpr, Jaxpr) else jaxpr.jaxpr for jaxpr in jaxprs_in_params(equation.params)]
-    if inner and name not in ("custom_call", "pallas_call", "scatter-add", "scatter", "reduce", "sort"):
+    if inner and name not in _WITH_RULES and not name.startswith("scatter"):
         works = [work_within(jaxpr) for jaxpr in inner]
         if name == "cond":
             return max(works)
@@ -94,10 +93,13 @@ def _flops(name: str, equation: JaxprEqn) -> float:
         kernel = shaped(equation.invars)[1]
         features = kernel.shape[equation.params["dimension_numbers"].rhs_spec[0]]
         return 2.0 * out * _size(kernel) / features
+    if name in _VIEWS or name in _MOVES or name in _PARTS:
+        return 0.0
+    if name == "reduce":
+        operands = shaped(equation.invars)  # the second half of them are where each reduction starts
+        return float(sum(_size(aval) for aval in operands[: len(operands) // 2]))
     if name.startswith(_REDUCTIONS):
         return float(sum(_size(aval) for aval in shaped(equation.invars)))
-    if name in _VIEWS or name in _MOVES:
-        return 0.0
     if name.startswith("scatter"):
         return float(_size(shaped(equation.invars)[-1])) if name != "scatter" else 0.0
     return float(out)
@@ -119,16 +121,23 @@ def traffic_of(jaxpr: Jaxpr) -> Mapping[int, float]:
 
 
 def _moved(equation: JaxprEqn, written: set[Var]) -> float:
-    part = _PARTS.get(short_name(equation))
+    part = _part(short_name(equation))
     if part is not None:
         return 2 * _bytes((equation.outvars if part < 0 else equation.invars)[part].aval)
     moving = [v for v in _variables(equation.invars) if v in written] + [v for v in equation.outvars if v in written]
     return sum(_bytes(v.aval) for v in moving)
 
 
+def _part(name: str) -> int | None:
+    """The operand that is as large as the part an equation touches, -1 for its result; None if it touches wholes."""
+    return 2 if name.startswith("scatter") else _PARTS.get(name)
+
+
 def _fuses(equation: JaxprEqn) -> bool:
     name = short_name(equation)
-    heavy = name in _MOVES or name.startswith((*_REDUCTIONS, "scatter", "dot_general", "conv_general"))
+    if name in _VIEWS:
+        return True
+    heavy = name in _MOVES or _part(name) is not None or name.startswith((*_REDUCTIONS, "dot_general", "conv_general"))
     return not heavy and not any(True for _ in jaxprs_in_params(equation.params))
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hccljax.errors import ArgumentError, shown
+from hccljax.numbers import whole
 from hccljax.topology import Topology, with_figures
 
 
@@ -65,11 +66,8 @@ def lower_bound(operator: str, nbytes: int, topology: str | Topology, root: int 
     """
     if operator not in _CROSSING:
         raise ArgumentError(f"operator={shown(operator)}: expected one of {', '.join(_CROSSING)}")
-    if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__") or nbytes < 0:
-        raise ArgumentError(f"nbytes={shown(nbytes)}: expected an int, 0 or more")
-    topology = with_figures(topology)
-    if isinstance(root, bool) or root not in range(topology.ranks):
-        raise ArgumentError(f"root={shown(root)}: expected a rank, 0 to {topology.ranks - 1}")
+    nbytes, topology = whole("nbytes", nbytes), with_figures(topology)
+    root = whole("root", root, 0, topology.ranks - 1)
     if topology.ranks == 1:
         return Bound(0.0, 0.0, "rank")
     ports, places = _ports(topology), topology.places
@@ -111,8 +109,7 @@ def _crossing(operator: str, n: float, p: int, members: np.ndarray, outward: np.
     if operator == "all_reduce":
         together = 2 * (len(members) - 1) * n / outward.sum()
         return float(max(together, (n / outward).max()))
-    with np.errstate(divide="ignore"):
-        return float((_CROSSING[operator](n, p, members, root) / outward).max())
+    return float((_CROSSING[operator](n, p, members, root) / outward).max())
 
 
 def _moved(n: float, p: int, members: np.ndarray, root: int) -> np.ndarray:

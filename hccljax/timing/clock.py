@@ -20,7 +20,6 @@ from hccljax.schedule.clock import StepClock, grown
 from hccljax.schedule.event import COMPUTE, Event
 from hccljax.timing.rates import Rates
 from hccljax.timing.rounds import Round
-from hccljax.topology.wiring import Wiring
 
 _LONGEST = 2.0**60  # units of a whole run
 
@@ -37,35 +36,46 @@ class Speeds:
         return 0.0 if self.rates is None else self.rates.seconds(event.flops, event.nbytes)
 
 
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a clock carries out.
+
+    Attributes:
+      events: those of a schedule.
+      rounds: the messages of each event, by its index.
+      cells: the number of each port among those that messages wait for, from 1 on; 0 for the others: [ports].
+      slowness: how many times longer each rank computes than ``speeds`` says, [n].
+      speeds: what ranks do besides sending.
+      eager: True if messages do not wait for those before them in their stream.
+    """
+
+    events: Sequence[Event]
+    rounds: Mapping[int, list[Round]]
+    cells: np.ndarray
+    slowness: np.ndarray
+    speeds: Speeds
+    eager: bool
+
+
 class TierClock(StepClock):
     """The clock of one run; times are [1 or 2, sizes, n].
 
     Attributes:
+      task: what is carried out.
+      n: ranks.
       units: seconds of one unit for each size, [sizes].
-      rounds: the messages of each event, by its index.
     """
 
-    def __init__(
-        self,
-        events: Sequence[Event],
-        rounds: Mapping[int, list[Round]],
-        wiring: Wiring,
-        cells: np.ndarray,
-        places: np.ndarray,
-        scales: np.ndarray,
-        speeds: Speeds,
-        eager: bool,
-    ):
+    def __init__(self, task: Task, scales: np.ndarray):
         super().__init__()
-        self.n, self.eager, self.wiring, self.rounds = len(places), eager, wiring, rounds
-        self._events = events
+        self.task, self.n = task, len(task.slowness)
         self._work: dict[int, np.ndarray] = {}
-        self._slowness = wiring.topology.slowness[places]
+        events, rounds, speeds = task.events, task.rounds, task.speeds
         seconds, combining, total = {}, {}, np.zeros(len(scales))
         for event in events:
             mine, nbytes = rounds[event.index], event.nbytes * scales
             if event.kind == COMPUTE:
-                self._work[event.index] = np.tile(speeds.seconds(event) * self._slowness, (len(scales), 1))
+                self._work[event.index] = np.tile(speeds.seconds(event) * task.slowness, (len(scales), 1))
                 total += event.trips * self._work[event.index].max(axis=1)
             seconds[event.index] = [one.seconds(nbytes) for one in mine]
             received = sum(one.repeats * len(one.parts) for one in mine)
@@ -80,20 +90,19 @@ class TierClock(StepClock):
         self._combining = {index: self._whole(each) for index, each in combining.items()}
         self._work = {index: self._whole(each) for index, each in self._work.items()}
         streams = max((event.stream for event in events), default=-1) + 1
-        self._cells = cells
         self._taken = {index: [self._taken_by(one) for one in mine] for index, mine in rounds.items()}
         # The state: ports that messages wait for, the first of which is none and always free; when each rank can
         # combine again, and compute; how far each rank is in each stream.
-        self._combine = int(cells.max()) + 1
+        self._combine = int(task.cells.max()) + 1
         self._compute = self._combine + self.n
         self._streams = self._compute + self.n
-        size = self._streams + (0 if eager else streams * self.n)
+        size = self._streams + (0 if task.eager else streams * self.n)
         self.state = np.zeros((1, len(scales), size), np.int64)
         self.nothing = np.zeros((1, len(scales), self.n), np.int64)
 
     def _taken_by(self, one: Round) -> list[np.ndarray]:
         """Where the state has the ports of a round's messages, [m] each, no port twice in one; 0 is none."""
-        return [column for column in self._cells[one.ports].T if column.any()]
+        return [column for column in self.task.cells[one.ports].T if column.any()]
 
     def _whole(self, seconds: np.ndarray) -> np.ndarray:
         units = self.units[:, None] if seconds.ndim == 2 else self.units
@@ -105,7 +114,7 @@ class TierClock(StepClock):
 
     def computing(self) -> float:
         """Seconds for which the busiest rank computes, in the first size."""
-        works = ((event.trips, self._work[event.index][0]) for event in self._events if event.kind == COMPUTE)
+        works = ((event.trips, self._work[event.index][0]) for event in self.task.events if event.kind == COMPUTE)
         executed = sum(trips * int(work.max()) for trips, work in works)
         return float(executed * self.units[0])
 
@@ -116,13 +125,13 @@ class TierClock(StepClock):
         if event.kind == COMPUTE:
             return self._computed(event, operand)
         state, own = self.state, self.stream_of(event)
-        done = np.zeros_like(operand) if self.eager else state[..., own].copy()
+        done = np.zeros_like(operand) if self.task.eager else state[..., own].copy()
         base = self.later(operand, done)
         stays = event.stays
         times = np.zeros_like(operand)
         times[..., stays] = operand[..., stays]
         after = done.copy()
-        found = (self.rounds[event.index], self._taken[event.index], self._durations[event.index])
+        found = (self.task.rounds[event.index], self._taken[event.index], self._durations[event.index])
         for one, taken, durations in zip(*found, strict=True):
             start = self._start(one, taken, base, done)
             if one.repeats == 1:
@@ -134,7 +143,7 @@ class TierClock(StepClock):
                     taken = self._taken_by(each)
                     start = self._start(each, taken, base, done)
                     self._send(event, each, taken, durations, start, after, times)
-        if not self.eager:
+        if not self.task.eager:
             state[..., own] = after
         return times
 

@@ -18,10 +18,9 @@ import hccljax.algorithm.nhr as nhr
 from hccljax.algorithm import Algorithm, registered
 from hccljax.algorithm.base import COMPOSED, OPERATORS, REDUCING, VARIABLE, unsupported
 from hccljax.algorithm.nonuniform import depth
+from hccljax.algorithm.short import is_short
 from hccljax.errors import ArgumentError, shown
-
-FULL_MESH = ("mesh", "star")
-"""Algorithms whose formulas are those of a full mesh."""
+from hccljax.numbers import whole
 
 
 class Terms(NamedTuple):
@@ -36,11 +35,15 @@ class Terms(NamedTuple):
         return self.messages * alpha + self.sent * beta + self.combined * gamma
 
 
+Formula = Callable[[str, int, float], Terms | None]
+"""(operator, p, bytes) → what it costs, or None for an operator that is composed of two others, or has no formula."""
+
+
 def closed_form(algorithm: str | Algorithm, operator: str, p: int, nbytes: int) -> Terms:
     """The cost of an operator on p ranks with links that are all alike.
 
     Args:
-      algorithm: a registered name, or a record.
+      algorithm: a registered name, or a record; one that is not registered costs its own steps and bytes.
       operator: such as ``"all_reduce"``; a V form costs what the operator does that it runs.
       p: ranks.
       nbytes: bytes of one rank's message, all p blocks of it, without padding.
@@ -52,10 +55,7 @@ def closed_form(algorithm: str | Algorithm, operator: str, p: int, nbytes: int) 
     >>> hccljax.closed_form("ring", "all_reduce", 8, 1 << 20)
     Terms(messages=14, sent=1835008.0, combined=917504.0)
     """
-    if isinstance(p, bool) or not isinstance(p, int) or p < 1:
-        raise ArgumentError(f"p={shown(p)}: expected an int, 1 or more")
-    if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__") or nbytes < 0:
-        raise ArgumentError(f"nbytes={shown(nbytes)}: expected an int, 0 or more")
+    p, nbytes = whole("p", p, 1), whole("nbytes", nbytes)
     record = algorithm if isinstance(algorithm, Algorithm) else registered(algorithm)
     operator = VARIABLE.get(operator, operator)
     if operator not in OPERATORS:
@@ -64,10 +64,7 @@ def closed_form(algorithm: str | Algorithm, operator: str, p: int, nbytes: int) 
         raise unsupported(record, operator)
     if p == 1:
         return Terms(0, 0.0)
-    n = float(nbytes)
-    if record.name in _SHORT and nbytes <= _SHORT[record.name].get(operator, -1):
-        return _tree(operator, p, n) or Terms(0, 0.0)
-    formula = _FORMULAS.get(record.name)
+    n, formula = float(nbytes), _formula_of(record, operator, nbytes)
     terms = None if formula is None else formula(operator, p, n)
     if terms is None and formula is not None and operator in COMPOSED:
         parts = [formula(part, p, n) for part in COMPOSED[operator]]
@@ -76,6 +73,13 @@ def closed_form(algorithm: str | Algorithm, operator: str, p: int, nbytes: int) 
         return terms
     steps, sent = record.cost(operator, p, nbytes)
     return Terms(steps, float(sent))
+
+
+def _formula_of(record: Algorithm, operator: str, nbytes: int) -> Formula | None:
+    """The formula of a registered record; another one of the same name is another algorithm, and has none."""
+    if record.name not in _FORMULAS or record != registered(record.name):
+        return None
+    return _tree if is_short(_SHORT.get(record.name, {}), operator, nbytes) else _FORMULAS[record.name]
 
 
 def _ring(operator: str, p: int, n: float) -> Terms | None:
@@ -146,7 +150,7 @@ def _star(operator: str, p: int, n: float) -> Terms | None:
     }.get(operator)
 
 
-_FORMULAS: dict[str, Callable[[str, int, float], Terms | None]] = {
+_FORMULAS: dict[str, Formula] = {
     "ring": _ring,
     "mesh": _mesh,
     "tree": _tree,

@@ -6,8 +6,7 @@ with the size; so one trace serves many sizes. Sizes that do not cut into even b
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -46,10 +45,12 @@ def kernel_schedule(
     return trace(lambda x: run(record, operator, x, group, op), operand, axis_sizes={_AXIS: p})
 
 
-@lru_cache(maxsize=4096)
-def _slot(*key: Hashable) -> list[tuple[Settled, int]]:
-    """Where the run of a form is kept, with the bytes it was traced for; empty until then."""
-    return []
+_Key = tuple[Algorithm, str, int, tuple[int, int], Topology, tuple[int, ...] | None, int]
+
+_RUNS: dict[_Key, tuple[Settled, int]] = {}
+"""The run of each form, with the bytes it was traced for; the oldest goes when there are too many."""
+
+_MOST = 4096
 
 
 def kernel_seconds(
@@ -103,11 +104,13 @@ def _kept(
     stride: int,
 ) -> tuple[Settled, int]:
     """(a run of the form that nbytes has, the bytes that it was traced for)."""
-    form = _form(record, operator, p, nbytes)
-    slot = _slot(record, operator, p, form, topology, tiers, stride)
-    if not slot:
-        # A message of many bytes a block, if the form has one: rounding up to whole blocks leaves it what it is.
-        nbytes = _EVEN * p if _form(record, operator, p, _EVEN * p) == form else nbytes
-        schedule = kernel_schedule(record, operator, p, nbytes, tiers)
-        slot.append((settled(schedule, topology, (np.arange(p) * stride).tolist()), -(-max(nbytes, 1) // p) * p))
-    return slot[0]
+    key = (record, operator, p, _form(record, operator, p, nbytes), topology, tiers, stride)
+    if key not in _RUNS:
+        # A message of many bytes a block, if the form has one: rounding up to whole blocks leaves it what it is. One of
+        # no bytes would tell nothing of others.
+        even = _EVEN * p if _form(record, operator, p, _EVEN * p) == key[3] else max(1, nbytes)
+        run_ = settled(kernel_schedule(record, operator, p, even, tiers), topology, (np.arange(p) * stride).tolist())
+        if len(_RUNS) >= _MOST:
+            _RUNS.pop(next(iter(_RUNS)), None)
+        _RUNS[key] = run_, -(-even // p) * p
+    return _RUNS[key]

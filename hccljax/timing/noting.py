@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hccljax.schedule.event import COMPUTE, Event
-from hccljax.timing.clock import Speeds, TierClock
+from hccljax.timing.clock import Task, TierClock
 from hccljax.timing.rounds import Round
 from hccljax.timing.timeline import COMPUTED, NOTHING, PORT, STREAM, VALUE, Note, too_long
-from hccljax.topology.wiring import Wiring
 
 
 class NotingClock(TierClock):
@@ -25,18 +23,8 @@ class NotingClock(TierClock):
       limit: messages and computations to note at most.
     """
 
-    def __init__(
-        self,
-        events: Sequence[Event],
-        rounds: Mapping[int, list[Round]],
-        wiring: Wiring,
-        cells: np.ndarray,
-        places: np.ndarray,
-        speeds: Speeds,
-        eager: bool,
-        limit: int,
-    ):
-        super().__init__(events, rounds, wiring, cells, places, np.ones(2), speeds, eager)
+    def __init__(self, task: Task, limit: int):
+        super().__init__(task, np.ones(2))
         self.notes: list[Note] = []
         self.limit = limit
         self._trips: Counter[int] = Counter()
@@ -79,7 +67,7 @@ class NotingClock(TierClock):
             self._waiting = (operand[0, 0],)
         else:
             own = self.stream_of(event)
-            done = np.zeros(self.n, np.int64) if self.eager else self.state[0, 0, own].copy()
+            done = np.zeros(self.n, np.int64) if self.task.eager else self.state[0, 0, own].copy()
             self._waiting = (operand[0, 0], done)
         times = super().communicate(event, operand)
         self._trips[event.index] += 1

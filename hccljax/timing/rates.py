@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hccljax.errors import ArgumentError, shown
+from hccljax.numbers import real
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,9 @@ class Rates:
     bandwidth: float = math.inf
 
     def __post_init__(self) -> None:
-        for name in ("flops", "bandwidth"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-                raise ArgumentError(f"Rates {name}={shown(value)}: expected a number above 0, per second")
+        for name, unit in (("flops", "operations/s"), ("bandwidth", "bytes/s")):
+            value = real(f"Rates {name}", getattr(self, name), above=True, infinite=True, unit=unit)
+            object.__setattr__(self, name, value)
 
     def seconds(self, flops: float, nbytes: float) -> float:
         """How long so many operations and bytes take."""

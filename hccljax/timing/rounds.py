@@ -13,14 +13,13 @@ import numpy as np
 
 from hccljax.errors import ArgumentError
 from hccljax.schedule.event import Event
-from hccljax.topology.detours import Routes
-from hccljax.topology.wiring import Wiring
+from hccljax.topology.wiring import Routes, Wiring
 
 _TOGETHER = 1 << 22  # messages of one full-mesh event that are looked at together
 _MOST = 1 << 24  # messages of one full-mesh event whose rounds differ: 0.7 GB
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Round:
     """Messages of one event that can start together.
 

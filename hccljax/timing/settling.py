@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,17 +9,17 @@ from functools import cached_property
 import numpy as np
 
 from hccljax.errors import ArgumentError, shown
+from hccljax.numbers import real
 from hccljax.schedule import Schedule
-from hccljax.schedule.event import Event
 from hccljax.schedule.replay import replay
-from hccljax.timing.clock import Speeds, TierClock
+from hccljax.timing.clock import Speeds, Task, TierClock
 from hccljax.timing.contention import contended
 from hccljax.timing.noting import NotingClock
 from hccljax.timing.rates import Rates
 from hccljax.timing.rounds import Round, rounds_of
 from hccljax.timing.timeline import Timeline
 from hccljax.topology import Topology, as_topology, with_figures
-from hccljax.topology.wiring import Wiring
+from hccljax.topology.wiring import Wiring, wiring_of
 
 MODES = ("ordered", "eager")
 
@@ -42,7 +41,7 @@ class Tier:
     busy: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Settled:
     """A schedule on a topology: the checked arguments of ``simulate``, and what many runs share.
 
@@ -62,7 +61,7 @@ class Settled:
     @cached_property
     def wiring(self) -> Wiring:
         """The ports of the topology."""
-        return Wiring(self.topology)
+        return wiring_of(self.topology)
 
     @cached_property
     def rounds(self) -> dict[int, list[Round]]:
@@ -77,11 +76,13 @@ class Settled:
 
     def clock(self, scales: Sequence[float] | np.ndarray = (1.0,)) -> TierClock:
         """A clock for the schedule with all its messages so many times as long."""
-        return TierClock(*self._of_clock, np.asarray(scales, float), self.speeds, self.eager)
+        return TierClock(self.task, np.asarray(scales, float))
 
-    @property
-    def _of_clock(self) -> tuple[Sequence[Event], dict[int, list[Round]], Wiring, np.ndarray, np.ndarray]:
-        return self.schedule.events, self.rounds, self.wiring, self.cells, self.places
+    @cached_property
+    def task(self) -> Task:
+        """What a clock carries out."""
+        slowness = self.topology.slowness[self.places]
+        return Task(self.schedule.events, self.rounds, self.cells, slowness, self.speeds, self.eager)
 
     @cached_property
     def tiers(self) -> tuple[Tier, ...]:
@@ -95,7 +96,7 @@ class Settled:
 
     def timeline(self, limit: int) -> Timeline:
         """Every message and computation: all trips of all loops are run."""
-        clock = NotingClock(*self._of_clock, self.speeds, self.eager, limit)
+        clock = NotingClock(self.task, limit)
         replay(self.schedule.events, self.schedule.loops, clock, jump=False)
         return Timeline(clock.notes, float(clock.units[0]), self.schedule.n, self.topology.levels, self.wiring.levels)
 
@@ -116,9 +117,7 @@ def settled(
     known = with_figures(topology)
     if mode not in MODES:
         raise ArgumentError(f"mode={shown(mode)}: expected one of {', '.join(MODES)}")
-    number = isinstance(gamma, (int, float)) and not isinstance(gamma, bool)
-    if not number or not math.isfinite(gamma) or gamma < 0:
-        raise ArgumentError(f"gamma={shown(gamma)}: expected seconds a byte, 0 or more")
+    gamma = real("gamma", gamma, unit="seconds a byte")
     places = np.arange(schedule.n) if placement is None else np.asarray(placement)
     if schedule.n > known.ranks:
         raise ArgumentError(
@@ -137,7 +136,7 @@ def settled(
         )
     given = as_topology(topology)
     assumed = given is not None and not given.levels
-    return Settled(schedule, known, places, Speeds(float(gamma), rates), mode == "eager", assumed)
+    return Settled(schedule, known, places, Speeds(gamma, rates), mode == "eager", assumed)
 
 
 def makespans(run: Settled, scales: Sequence[float] | np.ndarray) -> np.ndarray:

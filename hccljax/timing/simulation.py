@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hccljax.schedule import Schedule
+from hccljax.schedule.event import COMPUTE
 from hccljax.schedule.replay import replay
 from hccljax.timing.rates import Rates
 from hccljax.timing.settling import Settled, Tier, settled
@@ -96,7 +97,8 @@ def simulate(
 ) -> Simulation:
     """How long a schedule takes on a topology.
 
-    A message takes the latency of the level it crosses and its bytes over the bandwidth; a port serves one message at a
+    A message takes the latency of the level it crosses, on a ring for each link on its way, and its bytes over the
+    bandwidth, or over its share of a link that others of the same step cross too; a port serves one message at a
     time, in program order. Each rank executes the communications of one stream (see ``Schedule``) in program order, as
     rendezvous: a message starts when the sender has the value, both ends are done with what came before it in the
     stream, and its ports are free. Streams run at the same time and compete for ports only.
@@ -112,7 +114,9 @@ def simulate(
         and its ports only.
 
     Raises:
-      ArgumentError: a topology without figures or with fewer ranks than the schedule, or a placement that is none.
+      ArgumentError: a topology that has fewer ranks than the schedule, an exchange with too many messages, or a
+        placement, gamma, rates or mode that is none.
+      UnreachableError: what joins two ranks that talk is lost, and there is no other way.
 
     >>> ring = hccljax.trace(
     ...     lambda x: hccljax.all_reduce(x, "rank", algorithm="ring"), jnp.zeros(1 << 18), axis_sizes={"rank": 8}
@@ -130,6 +134,7 @@ def simulate(
 def _assumptions(run: Settled) -> tuple[str, ...]:
     levels = "; ".join(
         f"{level.name} {level.links} {level.bandwidth / 1e9:g} GB/s, {level.latency * 1e6:g} µs"
+        f"{'' if level.oversubscription == 1 else f', {level.oversubscription:g} times oversubscribed'}"
         for level in run.topology.levels
     )
     of = f" ({run.topology.name})" if run.topology.name else ""
@@ -139,6 +144,10 @@ def _assumptions(run: Settled) -> tuple[str, ...]:
     kinds = sorted({event.kind for event in run.schedule.events if event.kind in OPAQUE})
     if kinds:
         found.append(f"{', '.join(kinds)} of jax.lax: every rank sends to every other, as XLA's own way is not visible")
+    if run.speeds.gamma == 0 and any(event.reduces for event in run.schedule.events):
+        found.append("to combine what comes with one's own takes no time (gamma=0)")
+    if run.speeds.rates is None and any(event.kind == COMPUTE for event in run.schedule.events):
+        found.append("computations take no time (no rates were given)")
     found += [f"degraded: {fault}" for fault in run.topology.faults]
     if run.eager:
         found.append("messages are not ordered within a stream (mode='eager')")

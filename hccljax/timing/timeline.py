@@ -57,7 +57,7 @@ class Interval:
         return f"{times}: {self.name}, {self.source} → {self.destination}, {self.nbytes:,} bytes"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Note:
     """The messages of one round, as a clock notes them: arrays [m], times in units.
 

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hccljax.errors import ArgumentError, UnreachableError
+from hccljax.errors import UnreachableError
 
 if TYPE_CHECKING:
-    from hccljax.topology.wiring import Wiring
-
-
-@dataclass(frozen=True)
-class Routes:
-    """What m messages that start together need.
-
-    Attributes:
-      level: the level of the wiring that each crosses, [m].
-      latency: seconds besides the bytes, [m].
-      rate: bytes/s, [m].
-      ports: the ports that each occupies, by number, [m, k]; 0 is none, and stands where a way is short.
-    """
-
-    level: np.ndarray
-    latency: np.ndarray
-    rate: np.ndarray
-    ports: np.ndarray
+    from hccljax.topology.wiring import Routes, Wiring
 
 
 class Detours:
-    """The faults of a topology, as they act on its ports."""
+    """The faults of a topology, as they act on its ports.
+
+    Attributes:
+      wiring: of the topology.
+      left: what faults leave of the bandwidth of each port, [ports]; 0 is lost.
+    """
 
     def __init__(self, wiring: Wiring):
         self.wiring = wiring
-        self._left = self._degraded()  # of each port's bandwidth, [ports]
+        self.left = self._degraded()
 
     def _degraded(self) -> np.ndarray:
         """What faults leave of the bandwidth of each port, [ports]; 0 is lost."""
@@ -54,16 +42,6 @@ class Detours:
     def _link(self, a: int, b: int) -> np.ndarray:
         """The ports of the link between two ranks, both ways."""
         both = self.wiring.plain(np.array([a, b]), np.array([b, a]))
-        level = self.wiring.topology.levels[both.level[0]]
-        if (
-            level.links == "switch"
-            or both.ports[:, 0].min() == 0
-            or (level.links == "ring" and (both.ports > 0).sum(axis=1).max() > 1)
-        ):
-            raise ArgumentError(
-                f"degrade(link={(a, b)}): {level.name} ({level.links}) has no link between these ranks; expected "
-                f"neighbours on a ring or members of a full mesh, or rank= for the port of one"
-            )
         return both.ports[both.ports > 0]
 
     def _of_rank(self, k: int, rank: int | None) -> np.ndarray:
@@ -76,13 +54,17 @@ class Detours:
         if level.links == "full_mesh":
             places = np.arange(level.size)
             return np.concatenate([first + rank * level.size + places, first + (n + rank) * level.size + places])
-        here, size, stride = int(self.wiring.places[rank, k]), self.wiring.ring_size(k, rank), self.wiring.stride(k)
+        here, size, stride = (
+            int(self.wiring.places[rank, k]),
+            self.wiring.topology.members(k, rank),
+            self.wiring.stride(k),
+        )
         before, after = (rank + ((here + step) % size - here) * stride for step in (-1, 1))
         return first + np.array([2 * rank, 2 * rank + 1, 2 * before, 2 * after + 1])
 
     def routes(self, routes: Routes, sources: np.ndarray, destinations: np.ndarray) -> Routes:
         """The routes at the speed that is left, those that are lost replaced by others."""
-        left = self._left
+        left = self.left
         lost = np.flatnonzero(left[routes.ports].min(axis=1) == 0)
         if len(lost):
             ways = [self._another(int(sources[m]), int(destinations[m]), int(routes.level[m])) for m in lost]
@@ -99,8 +81,8 @@ class Detours:
             shared = np.array([level.rate for level in self.wiring.topology.levels])[routes.level] / load[ports].max(
                 axis=1
             )
-            routes = Routes(routes.level, latency, np.minimum(routes.rate, shared), ports)
-        return Routes(routes.level, routes.latency, routes.rate * left[routes.ports].min(axis=1), routes.ports)
+            routes = replace(routes, latency=latency, rate=np.minimum(routes.rate, shared), ports=ports)
+        return replace(routes, rate=routes.rate * left[routes.ports].min(axis=1))
 
     def _another(self, source: int, destination: int, k: int) -> tuple[int, list[int]]:
         """(hops, ports) of a way round a lost link: through a third member, or the other way round a ring."""
@@ -116,7 +98,7 @@ class Detours:
                 hops = self.wiring.plain(np.array([source, r]), np.array([r, destination]))
                 ways.append((2, [int(port) for port in hops.ports.reshape(-1) if port]))
         for way in ways:
-            if self._left[way[1]].min() > 0:
+            if self.left[way[1]].min() > 0:
                 return way
         raise UnreachableError(
             f"rank {source} cannot reach rank {destination}: level {k} ({level.name}, {level.links}) between them "
@@ -126,7 +108,7 @@ class Detours:
     def _other_way(self, source: int, destination: int, k: int) -> tuple[int, list[int]]:
         """The longer way round a ring, as ``Wiring`` takes the shorter one."""
         here, there = (int(self.wiring.places[rank, k]) for rank in (source, destination))
-        size, stride, first = self.wiring.ring_size(k, source), self.wiring.stride(k), self.wiring.first[k]
+        size, stride, first = self.wiring.topology.members(k, source), self.wiring.stride(k), self.wiring.first[k]
         ahead = (there - here) % size
         up = 2 * ahead > size
         hops, step = (ahead, 1) if up else (size - ahead, -1)

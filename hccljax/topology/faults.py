@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hccljax.errors import ArgumentError, shown
+from hccljax.numbers import real, whole
 
 if TYPE_CHECKING:
     from hccljax.topology.model import Topology
@@ -48,33 +49,59 @@ class Fault:
                 f"degrade(link={shown(link)}, rank={shown(rank)}, level={shown(level)}): expected a link or a rank, or "
                 f"a level alone"
             )
-        for name, value in (("factor", factor), ("computing", computing)):
-            number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-            if not number or not 0 < value <= 1:
-                raise ArgumentError(
-                    f"degrade({name}={shown(value)}): expected what is left, above 0 and up to 1; lost=True for nothing"
-                )
-        ranks = link if isinstance(link, tuple) else () if rank is None else (rank,)
-        if link is not None and (len(ranks) != 2 or ranks[0] == ranks[1]):
-            raise ArgumentError(f"degrade(link={shown(link)}): expected two different ranks")
-        for one in ranks:
-            if isinstance(one, bool) or not hasattr(one, "__index__") or not 0 <= operator.index(one) < topology.ranks:
-                raise ArgumentError(f"degrade: rank {shown(one)}; expected 0 to {topology.ranks - 1}")
-        if not topology.levels and (link is not None or level is not None or factor < 1 or lost):
+        if link is not None and level is not None:
+            raise ArgumentError(
+                f"degrade(link={shown(link)}, level={shown(level)}): expected no level, as a link belongs to one"
+            )
+        left = real("degrade: factor", factor, 0, 1, above=True)
+        computing = real("degrade: computing", computing, 0, 1, above=True)
+        if lost and left < 1:
+            raise ArgumentError(f"degrade(lost=True, factor={left:g}): expected one of them: lost leaves nothing")
+        if not lost and left == computing == 1:
+            raise ArgumentError(
+                "degrade: nothing is slower; expected factor= (what is left of the bandwidth), lost=True, or "
+                "computing= (what is left of a rank's speed)"
+            )
+        if computing < 1 and rank is None:
+            raise ArgumentError(f"degrade(computing={computing:g}): expected the rank that computes slowly")
+        if not topology.levels and (lost or left < 1 or level is not None):
             raise ArgumentError(
                 f"topology {topology} says nothing of its links; expected one with figures, such as 'atlas-800t-a2:4x8'"
             )
-        if level is not None and (isinstance(level, bool) or level not in range(len(topology.levels))):
-            raise ArgumentError(f"degrade(level={shown(level)}): expected 0 to {len(topology.levels) - 1}")
-        if computing != 1 and rank is None:
-            raise ArgumentError(f"degrade(computing={computing}): expected the rank that computes slowly")
-        link = None if link is None else (operator.index(link[0]), operator.index(link[1]))
-        rank = None if rank is None else operator.index(rank)
-        return cls(link, rank, level, 0.0 if lost else float(factor), float(computing))
+        if link is not None and (not isinstance(link, tuple) or len(link) != 2):
+            raise ArgumentError(f"degrade(link={shown(link)}): expected two different ranks")
+        last = topology.ranks - 1
+        one, other = (whole("degrade: rank", end, 0, last) for end in link or (0, last))
+        if link is not None and one == other:
+            raise ArgumentError(f"degrade(link={shown(link)}): expected two different ranks")
+        where = None if level is None else whole("degrade: level", level, 0, len(topology.levels) - 1)
+        who = None if rank is None else whole("degrade: rank", rank, 0, last)
+        return cls(None if link is None else (one, other), who, where, 0.0 if lost else left, computing)
+
+    def check(self, topology: Topology) -> None:
+        """Raises an ArgumentError if the topology has no such link."""
+        if self.link is None:
+            return
+        here, there = topology.places[list(self.link)]
+        k = int(np.flatnonzero(here != there)[-1])
+        level = topology.levels[k]
+        ahead, size = there[k] - here[k], topology.members(k, self.link[0])
+        beside = ahead % size in (1, size - 1) and (here[:k] == there[:k]).all()
+        if level.links == "switch" or (level.links == "ring" and not beside):
+            raise ArgumentError(
+                f"degrade(link={self.link}): {level.name} ({level.links}) has no link between these ranks; expected "
+                f"neighbours on a ring or members of a full mesh, or rank= for the port of one"
+            )
 
     def __str__(self) -> str:
         what = f"link {self.link[0]}-{self.link[1]}" if self.link else "" if self.rank is None else f"rank {self.rank}"
         where = "" if self.level is None else f"level {self.level}"
-        left = "" if self.factor == 1 else "lost" if self.factor == 0 else f"at {self.factor:.0%} of its bandwidth"
-        slow = "" if self.computing == 1 else f"computes at {self.computing:.0%}"
-        return " ".join(part for part in (what, where, left, slow) if part)
+        left = (
+            "" if self.factor == 1 else "lost" if self.factor == 0 else f"at {_percent(self.factor)} of its bandwidth"
+        )
+        slow = "" if self.computing == 1 else f"computes at {_percent(self.computing)}"
+        return " ".join(each for each in (what, where, left, slow) if each)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.3g}%"

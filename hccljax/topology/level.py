@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import numbers
-import operator
 from dataclasses import dataclass
 
 from hccljax.errors import ArgumentError, shown
+from hccljax.numbers import real, whole
 
 LINKS = ("full_mesh", "ring", "switch")
 """A link for each pair of members; a link to either neighbour; a port for each member into a switch."""
@@ -26,7 +24,7 @@ class Level:
       size: members in a group of this level.
       links: ``"full_mesh"``, ``"ring"`` or ``"switch"``.
       bandwidth: bytes/s of one link or port in each direction.
-      latency: seconds that every message takes besides its bytes (α).
+      latency: seconds that every message takes besides its bytes (α); on a ring, for each link on its way.
       oversubscription: of a switch: how many times more its ports take in than its core carries. A message is slowed
         down by it as if all ports were busy.
     """
@@ -39,23 +37,20 @@ class Level:
     oversubscription: float = 1.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.size, bool) or not hasattr(self.size, "__index__") or operator.index(self.size) < 1:
-            raise ArgumentError(f"level {shown(self.name)}: size={shown(self.size)}; expected an int, 1 or more")
-        object.__setattr__(self, "size", operator.index(self.size))
+        level = f"level {shown(self.name)}:"
+        object.__setattr__(self, "size", whole(f"{level} size", self.size, 1))
         if self.links not in LINKS:
-            raise ArgumentError(f"level {shown(self.name)}: links={shown(self.links)}; expected one of {LINKS}")
-        for name, expected in _FIGURES.items():
-            value = getattr(self, name)
-            number = _as_float(value)
-            least = {"latency": 0.0, "oversubscription": 1.0}.get(name, 5e-324)
-            if not least <= number < math.inf:
-                raise ArgumentError(
-                    f"level {shown(self.name)}: {name}={shown(value)}; expected a finite number, {expected}"
-                )
-            object.__setattr__(self, name, number)
+            raise ArgumentError(f"{level} links={shown(self.links)}; expected one of {LINKS}")
+        figures = {
+            "bandwidth": real(f"{level} bandwidth", self.bandwidth, above=True, unit="bytes/s"),
+            "latency": real(f"{level} latency", self.latency, unit="seconds"),
+            "oversubscription": real(f"{level} oversubscription", self.oversubscription, 1.0),
+        }
+        for name, value in figures.items():
+            object.__setattr__(self, name, value)
         if self.oversubscription != 1 and self.links != "switch":
             raise ArgumentError(
-                f"level {shown(self.name)}: oversubscription={self.oversubscription} with links={self.links!r}; "
+                f"{level} oversubscription={self.oversubscription} with links={self.links!r}; "
                 f"expected 'switch': other wirings have no core"
             )
 
@@ -63,20 +58,3 @@ class Level:
     def rate(self) -> float:
         """Bytes/s that one message gets: the bandwidth, shared where the switch is oversubscribed."""
         return self.bandwidth / self.oversubscription
-
-
-_FIGURES = {
-    "bandwidth": "above 0, in bytes/s",
-    "latency": "0 or more, in seconds",
-    "oversubscription": "1 or more",
-}
-
-
-def _as_float(value: object) -> float:
-    """The value as a float; not a number if it is none."""
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hccljax.errors import ArgumentError, shown
+from hccljax.numbers import whole
 from hccljax.topology.faults import Fault
 from hccljax.topology.level import Level
 
@@ -30,7 +30,7 @@ class Topology:
         tiers: two meshes of 4 that make a server of 8 are two levels in one tier, and a fabric that joins the ranks of
         several servers alike is one level over two tiers. Where servers differ in size, the last level is between
         servers, and those before it are inside the largest.
-      name: the preset, or "".
+      name: the preset, or "" where the levels are not those of one.
       faults: what is slower than it should be, or lost (see ``degrade``).
     """
 
@@ -48,18 +48,28 @@ class Topology:
                 raise ArgumentError(f"Topology levels hold {shown(level)}: expected hccljax.Level")
         if self.levels:
             self._check_levels()
+        for fault in self.faults:
+            fault.check(self)
 
     def _check_levels(self) -> None:
         sizes = [level.size for level in self.levels]
-        if self.servers is not None:
-            fits = math.prod(sizes[:-1]) >= max(self.servers) and sizes[-1] == len(self.servers)
-        else:
-            fits = math.prod(sizes) == self.ranks
-        if not fits:
+        given = f"levels of {' x '.join(map(str, sizes))} members, innermost first"
+        if self.servers is None:
+            if math.prod(sizes) != self.ranks:
+                raise ArgumentError(f"{given}, for {self.ranks} ranks: expected sizes that multiply to as many")
+            return
+        if math.prod(sizes[:-1]) < max(self.servers) or sizes[-1] != len(self.servers):
             raise ArgumentError(
-                f"levels of {' x '.join(map(str, sizes))} members, innermost first, for {self.ranks} ranks: expected "
-                f"sizes that multiply to as many"
+                f"{given}, for servers of {self.shape} ranks: expected {len(self.servers)} members at the last level, "
+                f"one a server, and room for {max(self.servers)} ranks in those before it"
             )
+        # Who is beside whom follows from the sizes of the levels, which are those of the largest server.
+        for k, level in enumerate(self.levels):
+            if level.links == "ring" and (k, len(sizes)) != (0, 2):
+                raise ArgumentError(
+                    f"level {k} ({level.name}) is a ring, with servers of {self.shape} ranks: servers of unequal size "
+                    f"cannot be joined by a ring, nor be several in one; expected 'switch' or 'full_mesh'"
+                )
 
     def _settle_sizes(self) -> None:
         if self.servers is None:
@@ -94,7 +104,15 @@ class Topology:
         for level in self.levels if self.servers is None else self.levels[:-1]:
             coordinates.append(ranks % level.size)
             ranks = ranks // level.size
-        return np.stack([*coordinates, *([server] if self.servers is not None else [])], axis=1)
+        if self.servers is not None and self.levels:
+            coordinates.append(server)
+        return np.stack(coordinates, axis=1) if coordinates else np.zeros((self.ranks, 0), np.int64)
+
+    def members(self, k: int, ranks: Any) -> Any:
+        """Members of the group of each rank at level k: inside a smaller server than others, as many as it has."""
+        if self.servers is None or k > 0 or len(self.levels) != 2:
+            return self.levels[k].size
+        return np.repeat(self.servers, self.servers)[ranks]
 
     def degrade(
         self,
@@ -106,7 +124,7 @@ class Topology:
         lost: bool = False,
         computing: float = 1.0,
     ) -> Topology:
-        """The topology with something slower, or lost; faults add up.
+        """The topology with something slower, or lost; faults add up. It is no longer called by its preset's name.
 
         Args:
           link: two ranks, for the link between them, both ways; where a switch is between them there is none.
@@ -117,14 +135,18 @@ class Topology:
             a ring the other way round; else ``hccljax.simulate`` raises an UnreachableError.
           computing: what is left of a rank's computing speed, above 0 and up to 1.
 
+        Raises:
+          ArgumentError: a rank, level or link that does not exist, or nothing that is slower.
+
         >>> slow = hccljax.topology.as_topology("atlas-800t-a2:4x8").degrade(rank=3, level=1, factor=0.5)
         >>> str(slow.faults[0])
         'rank 3 level 1 at 50% of its bandwidth'
         """
-        return replace(self, faults=(*self.faults, Fault.of(self, link, rank, level, factor, lost, computing)))
+        fault = Fault.of(self, link, rank, level, factor, lost, computing)
+        return replace(self, faults=(*self.faults, fault), name="")
 
     def with_level(self, k: int, **figures: Any) -> Topology:
-        """The topology with other figures for one level of its wiring.
+        """The topology with other figures for one level of its wiring; it is no longer called by its preset's name.
 
         Args:
           k: the level, 0 for the innermost.
@@ -134,13 +156,18 @@ class Topology:
         >>> quick.levels[1].bandwidth
         50000000000.0
         """
-        if isinstance(k, bool) or k not in range(len(self.levels)):
-            raise ArgumentError(f"with_level({shown(k)}): {self} has levels 0 to {len(self.levels) - 1}")
+        if not self.levels:
+            raise ArgumentError(
+                f"with_level({shown(k)}): topology {self} has no levels; expected one with figures, such as "
+                f"'atlas-800t-a2:4x8'"
+            )
+        k = whole("with_level: k", k, 0, len(self.levels) - 1)
         unknown = set(figures) - {"name", "links", "bandwidth", "latency", "oversubscription"}
         if unknown:
             raise ArgumentError(f"with_level({', '.join(sorted(unknown))}): expected figures of a Level, not its size")
         changed = replace(self.levels[k], **figures)
-        return replace(self, levels=(*self.levels[:k], changed, *self.levels[k + 1 :]))
+        levels = (*self.levels[:k], changed, *self.levels[k + 1 :])
+        return replace(self, levels=levels, name=self.name if levels == self.levels else "")
 
     @property
     def slowness(self) -> np.ndarray:
@@ -152,6 +179,7 @@ class Topology:
         return slow
 
     def __str__(self) -> str:
+        """The spec of a preset's topology; of any other one its tiers alone, which say nothing of links and faults."""
         return f"{self.name}:{self.shape}" if self.name else self.shape
 
     @property
@@ -165,9 +193,10 @@ class Topology:
 def as_sizes(sizes: Iterable[int], what: str, each: str = "level, level 0 first") -> tuple[int, ...]:
     """Members of each level (or what each says) as ints; what names them in the error."""
     try:
-        members = tuple(operator.index(size) for size in sizes if not isinstance(size, bool))
-    except TypeError:
+        sizes = tuple(sizes)
+        members = tuple(whole("size", size, 1) for size in sizes)
+    except (TypeError, ArgumentError):
         members = ()
-    if not members or min(members) < 1 or len(members) != len(tuple(sizes)):
+    if not members:
         raise ArgumentError(f"{what} {shown(sizes)}: expected one positive int for each {each}")
     return members

@@ -48,7 +48,7 @@ class Preset:
         """The tiers of a topology with the preset's figures.
 
         Raises:
-          ArgumentError: a server has more ranks than the preset's.
+          ArgumentError: a server has more ranks than the preset's, or servers that it does not have.
         """
         servers = topology.servers or topology.sizes[:1]
         if max(servers) > self.largest:
@@ -85,8 +85,13 @@ def full_mesh(name: str, bandwidth: float) -> Callable[[int], tuple[Level, ...]]
 
 def _two_meshes(size: int) -> tuple[Level, ...]:
     """910: full meshes of 4, two of which make a server; a rank's way to the other one counts as one port."""
-    if size <= 4 or size % 4:
+    if size <= 4:
         return full_mesh("HCCS", 10e9)(size)
+    if size % 4:
+        raise ArgumentError(
+            f"a server of {size} ranks: those of atlas-800-910 are two full meshes of 4; expected up to 4, or 8, as in "
+            f"'atlas-800-910:4x8'"
+        )
     return (*full_mesh("HCCS", 10e9)(4), Level("HCCS joint", size // 4, "switch", 10e9, HCCS_LATENCY))
 
 
@@ -94,7 +99,11 @@ def _super_pod(sizes: Sizes, servers: Sizes | None) -> tuple[Level, ...]:
     """A3: two dies make an NPU; all NPUs of a super pod share one HCCS fabric, whatever their server; RoCE beyond."""
     roce = Level("RoCE", 1, "switch", 25e9, ROCE_LATENCY)
     if servers is not None:
-        return Level("HCCS", max(servers), "switch", 196e9, HCCS_LATENCY), replace(roce, size=len(servers))
+        raise ArgumentError(
+            f"servers of {'+'.join(map(str, servers))} ranks: one fabric joins all servers of a super pod of "
+            f"atlas-900-a3, which servers of unequal size have no level for; expected equal ones, as in "
+            f"'atlas-900-a3:2x16'"
+        )
     inside, pods = math.prod(sizes[:2]), sizes[2:]
     dies = 2 - inside % 2
     return (

@@ -44,6 +44,10 @@ def with_figures(topology: str | Topology, preset: str = DEFAULT) -> Topology:
 
     Ranks in one tier that do not fit into one server of the preset are wired as servers of the largest size, if that
     divides them, else each as a server of its own. A larger server beside others is wired as large as it has to be.
+    Neither has the preset's name.
+
+    Raises:
+      ArgumentError: no topology, a preset that is not known, or servers that it cannot have.
     """
     known = as_topology(topology)
     if known is None:
@@ -52,10 +56,13 @@ def with_figures(topology: str | Topology, preset: str = DEFAULT) -> Topology:
         return known
     figures = _preset(preset)
     sizes, largest = known.sizes, figures.largest
-    if known.servers is None and len(sizes) == 1 and sizes[0] > largest:
+    if max(known.servers or sizes[:1]) <= largest:
+        return figures.over(known)
+    if known.servers is None and len(sizes) == 1:
         inside = largest if sizes[0] % largest == 0 else 1
         sizes = (inside, sizes[0] // inside)
-    return Topology(known.sizes, known.servers, figures.wire(sizes, known.servers), figures.name)
+    # Without the preset's name: no spec of it has these servers.
+    return Topology(known.sizes, known.servers, figures.wire(sizes, known.servers))
 
 
 def _preset(name: str) -> Preset:

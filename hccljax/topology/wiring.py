@@ -11,15 +11,33 @@ message at a time in one direction:
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from hccljax.errors import ArgumentError
-from hccljax.topology.detours import Detours, Routes
+from hccljax.topology.detours import Detours
 from hccljax.topology.model import Topology
 
-_MOST = 1 << 25  # ports, 8 bytes each in every clock
+_MOST = 1 << 25  # ports: 0.3 GB for their levels, as much again for what faults leave of them
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """What m messages that start together need.
+
+    Attributes:
+      level: the level of the wiring that each crosses, [m].
+      latency: seconds besides the bytes, [m].
+      rate: bytes/s, [m].
+      ports: the ports that each occupies, by number, [m, k]; 0 is none, and stands where a way is short.
+    """
+
+    level: np.ndarray
+    latency: np.ndarray
+    rate: np.ndarray
+    ports: np.ndarray
 
 
 class Wiring:
@@ -58,6 +76,11 @@ class Wiring:
         routes = self.plain(sources, destinations)
         return routes if self._detours is None else self._detours.routes(routes, sources, destinations)
 
+    @property
+    def left(self) -> np.ndarray:
+        """What faults leave of the bandwidth of each port, [ports]; 0 is lost."""
+        return np.ones(self.ports) if self._detours is None else self._detours.left
+
     def plain(self, sources: np.ndarray, destinations: np.ndarray) -> Routes:
         """The routes where nothing is degraded."""
         differ = self.places[sources] != self.places[destinations]
@@ -92,7 +115,7 @@ class Wiring:
         self, k: int, sources: np.ndarray, destinations: np.ndarray, here: np.ndarray, there: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """``_ways`` of a ring: the links of the sender's ring, and the one that reaches the receiver in its own."""
-        first, stride, size = self.first[k], self.stride(k), self.ring_size(k, sources)
+        first, stride, size = self.first[k], self.stride(k), self.topology.members(k, sources)
         ahead = (there - here) % size
         up = 2 * ahead <= size
         hops = np.where(up, ahead, size - ahead)
@@ -108,16 +131,15 @@ class Wiring:
         load[0] = 0
         return ports, hops, load[ports].max(axis=1)
 
-    def ring_size(self, k: int, ranks: Any) -> Any:
-        """Members of the ring of each rank at level k: where servers differ, as many as its own server has."""
-        servers = self.topology.servers
-        if servers is None or k > 0 or len(self.topology.levels) != 2:
-            return self.topology.levels[k].size
-        return np.repeat(servers, servers)[ranks]
-
     def stride(self, k: int) -> int:
         """Ranks between neighbours at level k, where its servers are alike."""
         stride = 1
         for level in self.topology.levels[:k]:
             stride *= level.size
         return stride
+
+
+@lru_cache(maxsize=8)
+def wiring_of(topology: Topology) -> Wiring:
+    """The wiring of a topology, made once for all who ask."""
+    return Wiring(topology)

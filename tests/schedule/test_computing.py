@@ -105,6 +105,12 @@ def test_counts_of_communications_do_not_change():
     assert str(full[0]).startswith("compute, 1,0")
 
 
+def test_rows_of_computations():
+    rows = traced(lambda x: lax.psum(x @ x, "r"), F32(8, 8)).rows()
+    figures = [(row["kind"], row["flops"], row["bytes"], row["dtype"], row["shape"]) for row in rows]
+    assert figures == [(COMPUTE, 1024, 2 * 256, "", ()), ("psum", 0, 256, "float32", (8, 8))]
+
+
 def test_a_loop_that_only_computes_is_one_event():
     def step(x):
         x = lax.fori_loop(0, 10, lambda _, v: v @ v, x)
@@ -176,6 +182,36 @@ def test_elementwise_chains_move_their_ends_only():
 def test_updates_of_a_part_touch_that_part():
     update = jax.make_jaxpr(lambda x, y: lax.dynamic_update_slice(x, y, (0,)))(F32(10000), F32(10)).jaxpr
     assert work_within(update).nbytes == 2 * 40
+
+
+PLACES = np.arange(0, 1000, 100).reshape(10, 1)
+SCATTERS = {
+    "add": lax.scatter_add,
+    "sub": lax.scatter_sub,
+    "mul": lax.scatter_mul,
+    "min": lax.scatter_min,
+    "max": lax.scatter_max,
+    "": lax.scatter,
+}
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_scatters_touch_what_they_update(name):
+    numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+    fn = lambda x, y: SCATTERS[name](x, PLACES, y, numbers)  # noqa: E731
+    assert work_within(jax.make_jaxpr(fn)(F32(1_000_000), F32(10)).jaxpr) == (10 if name else 0, 2 * 40)
+
+
+def test_reductions_count_their_operands():
+    for fn in (lambda x: lax.reduce(x, np.float32(0), lambda a, b: a * b + 1, (0,)), lambda x: x.sum()):
+        assert work_within(jax.make_jaxpr(fn)(F32(1000)).jaxpr).flops == 1000
+
+
+def test_what_only_rounds_or_copies_is_no_operation():
+    for fn in (lambda x: lax.reduce_precision(x, 5, 10), jnp.copy):
+        assert work_within(jax.make_jaxpr(fn)(F32(1000)).jaxpr).flops == 0
+    fused = jax.make_jaxpr(lambda x: jnp.exp(lax.reduce_precision(jnp.sin(x), 5, 10)))(F32(1000)).jaxpr
+    assert work_within(fused) == (2000, 2 * 4000)
 
 
 def test_the_result_is_what_it_was_for_unused_computations():

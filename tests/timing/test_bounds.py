@@ -54,9 +54,11 @@ def test_unequal_servers():
     levels = (Level("HCCS", 5, "full_mesh", 56 * GB, 0), Level("RoCE", 2, "switch", 25 * GB, 5e-6))
     bound = lower_bound("all_reduce", N, Topology(servers=(5, 3), levels=levels))
     assert bound.bandwidth == pytest.approx(N / 75e9)
-    # Rank 7 is the sixth place's: its server's full mesh has two links, not four.
-    alone = lower_bound("broadcast", N, Topology(servers=(5, 3), levels=levels))
-    assert alone.bandwidth == pytest.approx(N / 75e9)
+    # A rank there has two links to its own server, not four as one of the server of 5, and its port: 3 GB/s at most.
+    slow = (Level("HCCS", 5, "full_mesh", 1 * GB, 0), Level("RoCE", 2, "switch", 1 * GB, 5e-6))
+    alone = lower_bound("all_gather", N, Topology(servers=(5, 3), levels=slow))
+    assert alone.bandwidth == pytest.approx(7 / 8 * N / (3 * GB))
+    assert alone.cut == "rank"
 
 
 def test_root_decides_for_rooted_operators():
@@ -88,7 +90,8 @@ def test_a_spec_in_place_of_a_topology():
         (("all_reduce", -1, "4x8"), "nbytes=-1"),
         (("all_reduce", 1.5, "4x8"), "nbytes=1.5"),
         (("all_reduce", N, None), "topology None"),
-        (("scatter", N, "4x8", 32), "root=32: expected a rank, 0 to 31"),
+        (("scatter", N, "4x8", 32), "root=32: expected an int, 0 to 31"),
+        (("scatter", N, "4x8", 1.0), "root=1.0: expected an int, 0 to 31"),
     ],
 )
 def test_refusals(arguments, words):

@@ -184,9 +184,28 @@ class TestResult:
 
     def test_figures_that_were_not_given_are_said(self, schedule_of):
         schedule = schedule_of("ring", "all_reduce", 8, 800)
-        (sentence,) = simulate(schedule, "8").assumptions[1:]
-        assert sentence == "these figures: the topology was given as 8 alone"
-        assert len(simulate(schedule, "atlas-800t-a2:8").assumptions) == 1
+        said = "these figures: the topology was given as 8 alone"
+        assert said in simulate(schedule, "8").assumptions
+        assert said not in simulate(schedule, "atlas-800t-a2:8").assumptions
+
+    def test_what_takes_no_time_is_said(self, schedule_of, a2):
+        summing, moving = (schedule_of("ring", operator, 8, 800) for operator in ("all_reduce", "all_gather"))
+        assert simulate(summing, a2(1)).assumptions[1:] == (
+            "to combine what comes with one's own takes no time (gamma=0)",
+        )
+        assert len(simulate(summing, a2(1), gamma=1e-12).assumptions) == 1
+        assert len(simulate(moving, a2(1)).assumptions) == 1
+        x = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+        computing = hccljax.trace(lambda x: lax.ppermute(x @ x, "r", [(0, 1)]), x, axis_sizes={"r": 8}, compute=True)
+        assert simulate(computing, a2(1)).assumptions[1:] == ("computations take no time (no rates were given)",)
+        assert len(simulate(computing, a2(1), rates=Rates(1e12)).assumptions) == 1
+
+    def test_an_oversubscribed_switch_is_said(self, schedule_of):
+        """The clock goes by 6.25 GB/s."""
+        topology = Topology(levels=(Level("RoCE", 8, "switch", 25e9, 5e-6, oversubscription=4),))
+        found = simulate(schedule_of("ring", "all_gather", 8, 8 << 20), topology)
+        assert found.assumptions == ("links: RoCE switch 25 GB/s, 5 µs, 4 times oversubscribed",)
+        assert found.seconds == pytest.approx(7 * (5e-6 + (1 << 20) / 6.25e9))
 
     def test_nothing_is_communicated(self, a2):
         found = simulate(hccljax.trace(lambda x: x, 1.0, axis_sizes={"r": 8}), a2(1))
@@ -226,8 +245,27 @@ class TestRefusals:
 
     def test_rates(self):
         for bad in (0, -1, float("nan"), True, "fast"):
-            with pytest.raises(ArgumentError, match="expected a number above 0"):
+            with pytest.raises(ArgumentError, match=r"Rates flops=.*: expected a number, above 0, in operations/s"):
                 Rates(bad)
+
+    def test_numbers_of_numpy(self, schedule_of, a2):
+        assert Rates(np.float32(1e12), np.int64(10**9)) == Rates(float(np.float32(1e12)), 1e9)
+        summing = schedule_of("ring", "all_reduce", 8, 800)
+        found, expected = (simulate(summing, a2(1), gamma=gamma).seconds for gamma in (np.float32(0.5), 0.5))
+        assert found == expected
+
+
+def test_records_with_arrays_are_compared_as_objects(schedule_of, a2):
+    schedule = schedule_of("ring", "all_reduce", 8, 800)
+    one, other = (settled(schedule, a2(1)) for _ in range(2))
+    routes = one.wiring.routes(np.array([0, 1]), np.array([1, 2]))
+    for record, another in (
+        (one, other),
+        (one.rounds[0][0], other.rounds[0][0]),
+        (routes, one.wiring.routes(np.array([0, 1]), np.array([1, 2]))),
+    ):
+        assert record != another
+        assert len({record, another}) == 2
 
 
 def test_what_nobody_receives_takes_no_time_to_combine(uniform):

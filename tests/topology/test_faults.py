@@ -102,7 +102,7 @@ def test_one_slow_rank_slows_all_that_wait_for_it():
 
     x = jax.ShapeDtypeStruct((100, 100), jnp.float32)
     schedule = hccljax.trace(step, x, axis_sizes={"r": 4}, compute=True)
-    quick, slow = (simulate(schedule, MESH.degrade(rank=2, computing=c), rates=Rates(1e12)) for c in (1.0, 0.5))
+    quick, slow = (simulate(schedule, each, rates=Rates(1e12)) for each in (MESH, MESH.degrade(rank=2, computing=0.5)))
     assert slow.seconds - quick.seconds == pytest.approx(2e-6)
     assert slow.computing == pytest.approx(4e-6)
     assert "degraded: rank 2 computes at 50%" in slow.assumptions
@@ -126,28 +126,44 @@ def test_an_algorithm_on_a_degraded_server():
         ({}, "expected a link or a rank"),
         ({"link": (0, 1), "rank": 1}, "expected a link or a rank"),
         ({"link": (0, 0)}, "two different ranks"),
-        ({"link": (0, 4)}, "rank 4; expected 0 to 3"),
+        ({"link": (0, 4)}, "rank=4: expected an int, 0 to 3"),
         ({"link": [0, 1]}, "two different ranks"),
-        ({"rank": -1}, "rank -1"),
-        ({"rank": True}, "rank True"),
+        ({"link": (0, 1), "level": 0}, "expected no level"),
+        ({"rank": -1}, "rank=-1"),
+        ({"rank": True}, "rank=True"),
+        ({"rank": 0, "level": 0.0}, "level=0.0: expected an int, 0 to 0"),
         ({"rank": 0, "factor": 0}, "factor=0"),
         ({"rank": 0, "factor": 1.5}, "factor=1.5"),
         ({"rank": 0, "factor": float("nan")}, "factor=nan"),
         ({"rank": 0, "computing": 0}, "computing=0"),
-        ({"level": 3}, "level=3.*expected 0 to 0"),
+        ({"level": 3}, "level=3: expected an int, 0 to 0"),
         ({"level": 0, "computing": 0.5}, "expected the rank that computes slowly"),
     ],
 )
 def test_bad_faults(given, words):
     with pytest.raises(ArgumentError, match=words):
-        MESH.degrade(**given)
+        MESH.degrade(**(given if "factor" in given or "computing" in given else given | {"factor": 0.5}))
+
+
+def test_faults_that_change_nothing_or_say_two_things():
+    for given in ({"rank": 0}, {"level": 0}, {"link": (0, 1)}, {"rank": 0, "factor": 1, "computing": 1.0}):
+        with pytest.raises(ArgumentError, match="nothing is slower; expected factor="):
+            MESH.degrade(**given)
+    with pytest.raises(ArgumentError, match=r"lost=True, factor=0.5\): expected one of them"):
+        MESH.degrade(rank=0, lost=True, factor=0.5)
 
 
 def test_links_that_are_none():
-    with pytest.raises(ArgumentError, match="has no link between these ranks"):
-        seconds(SWITCH.degrade(link=(0, 1), lost=True), (0, 1))
-    with pytest.raises(ArgumentError, match="has no link between these ranks"):
-        seconds(RING.degrade(link=(0, 3), lost=True), (0, 1))
+    """They are refused when they are named, and when a wiring is taken that has them no more."""
+    servers = Topology(levels=(Level("pair", 2, "full_mesh", 1e9, 0.0), Level("ring", 4, "ring", 1e9, 0.0)))
+    for topology, link in ((SWITCH, (0, 1)), (RING, (0, 3)), (RING, (0, 2)), (servers, (0, 3)), (servers, (0, 4))):
+        with pytest.raises(ArgumentError, match="has no link between these ranks"):
+            topology.degrade(link=link, factor=0.5)
+    for topology, link in ((RING, (0, 5)), (RING, (3, 2)), (servers, (0, 2)), (servers, (7, 1)), (servers, (2, 3))):
+        assert topology.degrade(link=link, lost=True).faults[0].link == link
+    assert as_topology("article:5+3").degrade(link=(5, 7), factor=0.5).faults
+    with pytest.raises(ArgumentError, match=r"degrade\(link=\(0, 1\)\): mesh \(switch\) has no link"):
+        MESH.degrade(link=(0, 1), lost=True).with_level(0, links="switch")
     with pytest.raises(ArgumentError, match="says nothing of its links"):
         Topology((8, 4)).degrade(link=(0, 1), lost=True)
 
@@ -155,4 +171,6 @@ def test_links_that_are_none():
 def test_faults_are_said():
     slow = MESH.degrade(link=(1, 2), lost=True).degrade(rank=3, level=0, factor=0.5)
     assert [str(fault) for fault in slow.faults] == ["link 1-2 lost", "rank 3 level 0 at 50% of its bandwidth"]
+    least = MESH.degrade(rank=0, factor=0.004, computing=0.001)
+    assert str(least.faults[0]) == "rank 0 at 0.4% of its bandwidth computes at 0.1%"
     assert hash(slow) != hash(MESH)

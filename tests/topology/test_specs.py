@@ -1,5 +1,6 @@
 """Specs, presets, meshes: which topology comes of them, and what is refused."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -83,6 +84,9 @@ def test_bare_specs_have_no_figures():
         ("atlas-800t-a3:4x8", "unknown topology preset 'atlas-800t-a3'.*Did you mean atlas-800t-a2"),
         ("atlas-800t-a2", "says no sizes; expected them behind it, as in 'atlas-800t-a2:4x8'"),
         ("atlas-800t-a2:4x16", "a server of 16 ranks: one of atlas-800t-a2 has up to 8"),
+        ("atlas-800-910:6", "a server of 6 ranks: .*two full meshes of 4; expected up to 4, or 8"),
+        ("atlas-800-910:6+3", "two full meshes of 4"),
+        ("atlas-900-a3:16+15", r"servers of 16\+15 ranks: one fabric joins.*expected equal ones"),
         ("atlas-800t-a2:", "expected a spec such as"),
         (":4x8", "unknown topology preset ''"),
         ("4x", "expected a spec such as"),
@@ -135,11 +139,29 @@ def test_sizes_that_do_not_fit():
     level = Level("x", 4, "switch", 1e9, 0.0)
     with pytest.raises(ArgumentError, match="levels of 4 members, innermost first, for 8 ranks"):
         Topology((8,), levels=(level,))
-    with pytest.raises(ArgumentError, match="levels of 4 members"):
+    with pytest.raises(ArgumentError, match=r"levels of 4 members, .*for servers of 3\+1 ranks: expected 2 members at"):
         Topology(servers=(3, 1), levels=(level,))
+    with pytest.raises(ArgumentError, match="2 members at the last level, one a server, and room for 5 ranks in those"):
+        Topology(servers=(5, 3), levels=(level, replace(level, size=2)))
     with pytest.raises(ArgumentError, match="Topology levels hold 'x'"):
         Topology((4,), levels=("x",))
     assert Topology(levels=(level, level)).sizes == (4, 4)
+
+
+def test_rings_of_unequal_servers():
+    """Only inside a server that is one ring is it known who is beside whom."""
+    ring, switch = Level("ring", 3, "ring", 1e9, 0.0), Level("port", 3, "switch", 1e9, 0.0)
+    for levels in (
+        (replace(switch, size=5), ring),
+        (replace(ring, size=5), ring),
+        (ring, replace(switch, size=2), switch),
+        (replace(switch, size=2), ring, switch),
+    ):
+        with pytest.raises(ArgumentError, match=r"cannot be joined by a ring.*expected 'switch' or 'full_mesh'"):
+            Topology(servers=(5, 3, 4), levels=levels)
+    with pytest.raises(ArgumentError, match=r"level 1 \(RoCE\) is a ring"):
+        as_topology("atlas-800t-a2:5+3").with_level(1, links="ring")
+    assert Topology(servers=(5, 3, 4), levels=(replace(ring, size=5), switch)).ranks == 12
 
 
 def test_other_figures_for_a_level():
@@ -147,7 +169,9 @@ def test_other_figures_for_a_level():
     assert (topology.levels[1].bandwidth, topology.levels[1].latency, topology.levels[1].size) == (50e9, 2e-6, 4)
     assert topology.levels[0] == as_topology("atlas-800t-a2:4x8").levels[0]
     for level, figures, words in [
-        (2, {}, "levels 0 to 1"),
+        (2, {}, "with_level: k=2: expected an int, 0 to 1"),
+        (1.0, {}, "=1.0: expected an int, 0 to 1"),
+        (True, {}, "=True: expected an int, 0 to 1"),
         (0, {"size": 3}, "not its size"),
         (0, {"bandwidth": 0}, "above 0"),
     ]:
@@ -155,10 +179,37 @@ def test_other_figures_for_a_level():
             topology.with_level(level, **figures)
 
 
+def test_levels_that_are_none():
+    with pytest.raises(ArgumentError, match="topology 4x8 has no levels; expected one with figures"):
+        as_topology("4x8").with_level(0, bandwidth=1e9)
+    for bare in ("8", "4x8", "5+3"):
+        assert as_topology(bare).places.shape == (as_topology(bare).ranks, 0)
+
+
+def test_sizes_may_be_any_iterable():
+    assert Topology(size for size in (8, 4)) == Topology((8, 4))
+    with pytest.raises(ArgumentError, match=r"Topology sizes \(8, 0\): expected one positive int"):
+        Topology(size for size in (8, 0))
+    for bad in ((8, True), (8, 2.0), (), 8, None):
+        with pytest.raises(ArgumentError, match="expected one positive int for each level"):
+            Topology(bad)
+
+
+@pytest.mark.parametrize("spec", ["atlas-800t-a2:4x8", "atlas-800t-a2:5+3", "4x8", "32", "12", "5+3", "article:8"])
+def test_a_name_is_that_of_a_preset_with_these_levels(spec):
+    """str is a spec of the topology wherever it has a name."""
+    topology = with_figures(spec)
+    assert not topology.name or as_topology(str(topology)) == topology
+    for changed in (topology.with_level(0, bandwidth=1e9), topology.degrade(rank=0, factor=0.5)):
+        assert (changed.name, str(changed)) == ("", topology.shape)
+    assert topology.with_level(0, bandwidth=topology.levels[0].bandwidth) == topology
+    assert bool(topology.name) == (spec not in ("32", "12"))
+
+
 def test_presets_say_where_they_come_from():
     assert {"atlas-800-910", "atlas-800t-a2", "atlas-900-a3", "dgx-a100", "article"} <= set(presets())
     for preset in PRESETS.values():
-        assert len(preset.source) > 30
+        assert preset.source
         assert as_topology(preset.example).name == preset.name
 
 
