@@ -14,6 +14,7 @@ from hccljax.algorithm import Algorithm, run
 from hccljax.algorithm.base import OPERATORS, REDUCING
 from hccljax.errors import ArgumentError, UnsupportedError, VerificationError, shown
 from hccljax.group import Group
+from hccljax.numbers import whole
 from hccljax.proof.expectation import Case, first_fault
 from hccljax.proof.grain import Uneven, held
 from hccljax.proof.interpret import Interpreter
@@ -137,8 +138,7 @@ def _checked(
     if operator not in OPERATORS:
         raise ArgumentError(f"operator={shown(operator)}: expected one of {', '.join(OPERATORS)}")
     for name, value, least in (("p", p, 1), ("root", root, 0), ("nbytes", 0 if nbytes is None else nbytes, 0)):
-        if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
-            raise ArgumentError(f"{name}={shown(value)}: expected an int, {least} or more")
+        whole(name, value, least)
     if root >= p:
         raise ArgumentError(f"root={root} is not a rank of {p}: expected 0 to {p - 1}")
     reduction(op)

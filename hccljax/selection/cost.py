@@ -130,7 +130,7 @@ class Field:
         return [registered(names[i]) for i in np.argmin(np.stack([times[name] for name in names]), axis=0)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
     """An algorithm that could run an operator.
 

@@ -10,6 +10,7 @@ from hccljax.algorithm import Algorithm
 from hccljax.algorithm.base import OPERATORS, REDUCING, SHAPE_KEEPING, VARIABLE
 from hccljax.errors import ArgumentError, shown
 from hccljax.group import Group
+from hccljax.numbers import whole
 from hccljax.reduction import as_dtype
 from hccljax.selection.choice import OfCommunicator, choose
 from hccljax.selection.cost import Field
@@ -106,9 +107,7 @@ def explain(
     sizes = (
         (ranks_or_group,) if not isinstance(ranks_or_group, Group) else tuple(c.size for c in ranks_or_group.classes)
     )
-    for name, value, least in (("ranks", sizes[0], 1), ("nbytes", nbytes, 0)):
-        if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
-            raise ArgumentError(f"{name}={shown(value)}: expected an int, {least} or more")
+    sizes, nbytes = tuple(whole("ranks", p, 1) for p in sizes), whole("nbytes", nbytes, 0)
     if len(sizes) > 1 and operator not in SHAPE_KEEPING:
         raise ArgumentError(
             f"{operator} over communicators of unequal size ({', '.join(map(str, sizes))} ranks): expected one of "
@@ -124,8 +123,8 @@ def explain(
         leaves_out = len(sizes) > 1 or (group is not None and not group.covers)
         one = choose(
             operator,
-            nbytes.__index__(),
-            p.__index__(),
+            nbytes,
+            p,
             algorithm,
             tiers,
             settings=settings,
