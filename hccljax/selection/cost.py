@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from hccljax.algorithm import Algorithm, base, hierarchy, registered
-from hccljax.algorithm.base import COMPOSED
+from hccljax.algorithm.base import COMPOSED, Cost
 from hccljax.algorithm.hierarchical import serves
 from hccljax.algorithm.slicing import fillings
 from hccljax.errors import UnreachableError
@@ -82,6 +82,12 @@ class Field:
         if record.name in EXCHANGES and self.p > LARGEST:
             return exchange_seconds(record.name, self.operator, self.p, sizes, self.topology)
         return kernel_seconds(record, self.operator, self.p, sizes, self.topology, self._tiers)
+
+    def cost(self, record: Algorithm, nbytes: int) -> Cost:
+        """Steps, and the most bytes that one rank sends, in all slices."""
+        count = fillings(nbytes, self.buffer)
+        steps, bytes_sent = record.cost(self.operator, self.p, -(-nbytes // count))
+        return Cost(count * steps, count * bytes_sent)
 
     def level_bytes(self, record: Algorithm, nbytes: int) -> tuple[int, ...]:
         """The most bytes that one port carries at each level of the wiring; () where no trace tells."""

@@ -147,7 +147,7 @@ def _candidates(decision: Decision, field: Field) -> list[Candidate]:
 
 def _prospect(field: Field, candidate: Candidate, nbytes: int, bound: Bound) -> Prospect:
     seconds = float(candidate.seconds[0])
-    steps, bytes_sent = candidate.record.cost(field.operator, field.p, nbytes)
+    steps, bytes_sent = field.cost(candidate.record, nbytes)
     level_bytes = field.level_bytes(candidate.record, nbytes)
     return Prospect(
         candidate.algorithm, seconds, steps, bytes_sent, level_bytes, bound.seconds / seconds if seconds else 1.0
