@@ -50,7 +50,7 @@ from hccljax.schedule import Schedule, trace
 from hccljax.selection import Decision, algorithms, explain, policies, register_policy
 from hccljax.timing import Rates, closed_form, lower_bound, simulate
 from hccljax.topology import Level, Topology
-from hccljax.training import as_varying, sync_gradients, value_and_grad
+from hccljax.training import as_varying, sync_gradients, synchronized, value_and_grad
 
 __version__ = "0.1.0"
 
@@ -107,6 +107,7 @@ __all__ = [
     "send_recv",
     "simulate",
     "sync_gradients",
+    "synchronized",
     "trace",
     "value_and_grad",
     "verify",

@@ -1,6 +1,7 @@
 """Data-parallel training: gradients that go through the algorithm you chose."""
 
 from hccljax.training.gradients import as_varying, value_and_grad
+from hccljax.training.optimiser import SynchronizedState, synchronized
 from hccljax.training.sync import sync_gradients
 
-__all__ = ["as_varying", "sync_gradients", "value_and_grad"]
+__all__ = ["SynchronizedState", "as_varying", "sync_gradients", "synchronized", "value_and_grad"]
