@@ -7,11 +7,10 @@ from typing import Any
 from hccljax.algorithm import Algorithm
 from hccljax.algorithm.native import native
 from hccljax.errors import ArgumentError, shown
-from hccljax.group import Group
 from hccljax.selection import Settings, choose
 from hccljax.selection.cost import GRID, Field
 from hccljax.selection.ranks import servers
-from hccljax.topology import Topology, as_topology, with_figures
+from hccljax.topology import Topology, with_figures
 
 LATENCY_SHARE = 0.1
 """``"auto"``: the most that latency may take of a bucket's time. Half as much would make buckets twice as long: 5 %
@@ -19,14 +18,13 @@ less time in all, and the first one starts twice as late."""
 
 
 def bucket_size(
-    bucket_bytes: Any, group: Group, algorithm: str | Algorithm | None, topology: str | Topology | None
+    bucket_bytes: Any, p: int, algorithm: Any, tiers: Topology | None = None, leaves_out: bool = False
 ) -> int:
-    """The argument bucket_bytes of ``sync_gradients`` in bytes.
+    """The argument bucket_bytes of ``sync_gradients`` in bytes, for p ranks.
 
     None is HCCL_BUFFSIZE. ``"auto"`` is the shortest power of two for which at most a tenth of the predicted time of an
     all_reduce is latency: the time of the same algorithm for a message of one byte a rank. It is not longer than
-    HCCL_BUFFSIZE, above which a message goes in slices anyway. Without a topology, ranks are wired as ``explain`` has
-    them; of groups that differ in size the largest decides.
+    HCCL_BUFFSIZE, above which a message goes in slices anyway. Without tiers, ranks are wired as ``explain`` has them.
 
     Raises:
       ArgumentError: bucket_bytes is none of these, or less than 1.
@@ -35,9 +33,7 @@ def bucket_size(
     if bucket_bytes is None:
         return settings.buffer
     if bucket_bytes == "auto":
-        largest = group.classes[0]
-        tiers = as_topology(topology) or largest.topology
-        return _auto(largest.size, algorithm, tiers, not largest.covers, settings)
+        return _auto(p, algorithm, tiers, leaves_out, settings)
     if isinstance(bucket_bytes, bool) or not hasattr(bucket_bytes, "__index__") or bucket_bytes.__index__() < 1:
         raise ArgumentError(
             f"bucket_bytes={shown(bucket_bytes)}: expected a number of bytes, 1 or more, 'auto' for what the cost "
@@ -46,9 +42,7 @@ def bucket_size(
     return bucket_bytes.__index__()
 
 
-def _auto(
-    p: int, algorithm: str | Algorithm | None, tiers: Topology | None, leaves_out: bool, settings: Settings
-) -> int:
+def _auto(p: int, algorithm: Any, tiers: Topology | None, leaves_out: bool, settings: Settings) -> int:
     if p == 1:
         return settings.buffer
     field = Field("all_reduce", with_figures(tiers or Topology(servers(p))), settings.buffer)
@@ -65,7 +59,7 @@ def _auto(
 def _record(
     p: int,
     nbytes: int,
-    algorithm: str | Algorithm | None,
+    algorithm: Any,
     tiers: Topology | None,
     leaves_out: bool,
     settings: Settings,

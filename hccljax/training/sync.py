@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from hccljax.collectives.sharded import spec_of
 from hccljax.errors import ArgumentError, shown
 from hccljax.group import AxisName, Group, as_group
 from hccljax.primitives.compat import unreduced, varying
-from hccljax.topology import Topology
+from hccljax.topology import Topology, as_topology
 from hccljax.training.buckets import Leaf, plan
 from hccljax.training.sizing import bucket_size
 
@@ -74,28 +74,29 @@ def sync_gradients(
     checked_op(op)
     group = as_group(axis_name)
     group.resolved  # noqa: B018  (raises for an unmapped axis)
-    longest = bucket_size(bucket_bytes, group, algorithm, topology)
     leaves, structure = jax.tree.flatten(grads)
     positions = [position for position, leaf in enumerate(leaves) if not _is_float0(leaf)]
-    arrays = [as_array(leaves[position]) for position in positions]
-    sums = []
-    for bucket in plan([_leaf(x) for x in arrays], longest):
-        total = all_reduce(
-            _packed([arrays[i] for i in bucket]),
-            group,
-            op,
-            algorithm=algorithm,
-            topology=topology,
-            accumulate_dtype=accumulate_dtype,
-        )
-        sums.append(total)
-        for i, x in zip(bucket, _unpacked(total, [arrays[i].shape for i in bucket]), strict=True):
-            leaves[positions[i]] = x
+    largest, tiers = group.classes[0], as_topology(topology)  # of groups that differ in size, the largest decides
+    longest = bucket_size(bucket_bytes, largest.size, algorithm, tiers or largest.topology, not largest.covers)
+    options = {"algorithm": algorithm, "topology": topology, "accumulate_dtype": accumulate_dtype}
+    reduced = in_buckets([as_array(leaves[position]) for position in positions], group, op, longest, **options)
+    for position, x in zip(positions, reduced, strict=True):
+        leaves[position] = x
     out = jax.tree.unflatten(structure, leaves)
     if not skip_nonfinite:
         return out
-    skipped = any_nonfinite(sums)
+    skipped = _any_nonfinite(reduced)
     return jax.tree.map(lambda x: x if _is_float0(x) else jnp.where(skipped, jnp.zeros_like(x), x), out), skipped
+
+
+def in_buckets(arrays: Sequence[jax.Array], group: Group, op: str, longest: int, **options: Any) -> list[jax.Array]:
+    """all_reduce of each array, in buckets of up to longest bytes; options are those of ``all_reduce``."""
+    out = list(arrays)
+    for bucket in plan([_leaf(x) for x in arrays], longest):
+        total = all_reduce(_packed([arrays[i] for i in bucket]), group, op, **options)
+        for i, x in zip(bucket, _unpacked(total, [arrays[i].shape for i in bucket]), strict=True):
+            out[i] = x
+    return out
 
 
 def checked_op(op: object) -> None:
@@ -104,7 +105,7 @@ def checked_op(op: object) -> None:
         raise ArgumentError(f"op={shown(op)}: expected 'mean' or 'sum', the reductions that a gradient has")
 
 
-def any_nonfinite(arrays: Iterable[jax.Array]) -> jax.Array:
+def _any_nonfinite(arrays: Iterable[jax.Array]) -> jax.Array:
     """Whether any element is infinite or not a number: bool scalar."""
     found = [~jnp.isfinite(x).all() for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact)]
     return jnp.stack(found).any() if found else jnp.asarray(False)
