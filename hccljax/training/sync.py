@@ -91,9 +91,13 @@ def sync_gradients(
 
 def in_buckets(arrays: Sequence[jax.Array], group: Group, op: str, longest: int, **options: Any) -> list[jax.Array]:
     """all_reduce of each array, in buckets of up to longest bytes; options are those of ``all_reduce``."""
+    buckets = plan([_leaf(x) for x in arrays], longest)
+    # All are packed before the first one is unpacked: a rank that computes in program order does not let one bucket
+    # wait for another.
+    packed = [_packed([arrays[i] for i in bucket]) for bucket in buckets]
+    sums = [all_reduce(x, group, op, **options) for x in packed]
     out = list(arrays)
-    for bucket in plan([_leaf(x) for x in arrays], longest):
-        total = all_reduce(_packed([arrays[i] for i in bucket]), group, op, **options)
+    for bucket, total in zip(buckets, sums, strict=True):
         for i, x in zip(bucket, _unpacked(total, [arrays[i].shape for i in bucket]), strict=True):
             out[i] = x
     return out
