@@ -37,6 +37,7 @@ from hccljax.errors import (
     HcclError,
     HcclWarning,
     InvariantOperandWarning,
+    OutOfSyncError,
     SettingError,
     UnreachableError,
     UnsupportedError,
@@ -50,7 +51,7 @@ from hccljax.schedule import Schedule, trace
 from hccljax.selection import Decision, algorithms, explain, policies, register_policy
 from hccljax.timing import Rates, closed_form, lower_bound, simulate
 from hccljax.topology import Level, Topology
-from hccljax.training import as_varying, value_and_grad
+from hccljax.training import SyncReport, as_varying, check_in_sync, sync_gradients, synchronized, value_and_grad
 
 __version__ = "0.1.0"
 
@@ -68,6 +69,7 @@ __all__ = [
     "HcclWarning",
     "InvariantOperandWarning",
     "Level",
+    "OutOfSyncError",
     "Prediction",
     "Proof",
     "RankTable",
@@ -75,6 +77,7 @@ __all__ = [
     "Rates",
     "Schedule",
     "SettingError",
+    "SyncReport",
     "Topology",
     "UnreachableError",
     "UnsupportedError",
@@ -90,6 +93,7 @@ __all__ = [
     "barrier",
     "batch_send_recv",
     "broadcast",
+    "check_in_sync",
     "closed_form",
     "explain",
     "gather",
@@ -106,6 +110,8 @@ __all__ = [
     "scatter",
     "send_recv",
     "simulate",
+    "sync_gradients",
+    "synchronized",
     "trace",
     "value_and_grad",
     "verify",

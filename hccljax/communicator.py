@@ -7,7 +7,7 @@ from typing import Any, TypedDict, Unpack
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import hccljax.collectives as collectives
 from hccljax.algorithm import Algorithm
@@ -21,7 +21,10 @@ from hccljax.partition import Uneven, sizes_text, split
 from hccljax.selection import Decision, Settings, choose
 from hccljax.selection.choice import OfCommunicator
 from hccljax.selection.explanation import explain
+from hccljax.staging import all_reduced, as_rows, is_staged, keeps_dtype
 from hccljax.topology import Topology, as_topology
+from hccljax.training.sizing import bucket_size
+from hccljax.training.sync import in_buckets
 
 EXECUTORS = ("auto", "devices", "virtual")
 AXIS = "rank"
@@ -198,6 +201,33 @@ class Communicator:
         """x [size, …] → [size, …]: every row is the reduction of its group's rows; see ``hccljax.all_reduce``."""
         return self._call("all_reduce", x, (op,), options)
 
+    def all_reduce_tree(
+        self, tree: Any, op: str = "sum", *, bucket_bytes: int | str | None = None, **options: Unpack[ReduceOptions]
+    ) -> Any:
+        """A pytree of [size, …] → the same: all_reduce of every leaf, in few long messages.
+
+        On CPU devices leaves are packed into buffers of a few sizes, whose programs another tree finds compiled; each
+        buffer is given to its program, which leaves the result in it. On accelerators, and under ``jax.jit``, packing
+        is part of the program: one for each tree.
+
+        Args:
+          tree: array(s) with a leading axis of ``size`` rows.
+          op: as for ``all_reduce``.
+          bucket_bytes: the most bytes of several leaves together on one rank, as for ``hccljax.sync_gradients``.
+          options: as for ``all_reduce``.
+        """
+        tiers = as_topology(options.get("topology")) or self.topology
+        asked = options.get("algorithm") or OfCommunicator(self.algorithm)
+        longest = bucket_size(bucket_bytes, self._group_sizes[0], asked, tiers, len(self._group_sizes) > 1)
+        if self._spans_processes or self.devices[0].platform != "cpu" or not is_staged(tree):
+            return self._call("in_buckets", tree, (op, longest), options)
+        return all_reduced(
+            jax.tree.map(lambda leaf: self._checked_rows(leaf, as_rows), tree),
+            longest,
+            self._sharding if self.executor == "devices" else SingleDeviceSharding(self.devices[0]),
+            lambda buffer: self._call("all_reduce", buffer, (op,), options, donates=keeps_dtype(buffer.dtype, op)),
+        )
+
     def reduce_scatter(self, x: Any, op: str = "sum", **options: Unpack[ReduceScatterOptions]) -> Any:
         """x [size, p, …] → [size, …]: row r is block r of the reduction; see ``hccljax.reduce_scatter``."""
         return self._call("reduce_scatter", x, (op,), options)
@@ -263,11 +293,21 @@ class Communicator:
         by = "" if self.algorithm is None else f", algorithm {getattr(self.algorithm, 'name', self.algorithm)}"
         return f"Communicator({self.size} ranks{groups}{tiers}{by}, {self.executor})"
 
-    def _call(self, operator: str, x: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    def _call(
+        self, operator: str, x: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], donates: bool = False
+    ) -> Any:
         # The types too: 1 and 1.0 are equal, but only one of them is a root. A newly registered algorithm may be the
         # one that a name or the policy means from now on.
         named = [(name, type(options[name]), options[name]) for name in sorted(options)]
-        key = (operator, arguments, *map(type, arguments), *named, registered_so_far(), Settings.from_environment())
+        key = (
+            operator,
+            donates,
+            arguments,
+            *map(type, arguments),
+            *named,
+            registered_so_far(),
+            Settings.from_environment(),
+        )
         try:
             compiled = self._compiled.get(key)
         except TypeError:
@@ -275,15 +315,17 @@ class Communicator:
                 f"{operator} got {shown(arguments)} {shown(options)}: expected hashable arguments"
             ) from None
         if compiled is None:
-            compiled = self._compiled[key] = self._compile(operator, arguments, options)
+            compiled = self._compiled[key] = self._compile(operator, arguments, options, donates)
         try:
             return compiled(self.put(x) if self._puts else x)
         except HcclError:
             self._compiled.pop(key, None)
             raise
 
-    def _compile(self, operator: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Callable[[Any], Any]:
-        collective = _exchange_rows if operator == "all_to_all_v" else getattr(collectives, operator)
+    def _compile(
+        self, operator: str, arguments: tuple[Any, ...], options: Mapping[str, Any], donates: bool
+    ) -> Callable[[Any], Any]:
+        collective = _OWN.get(operator) or getattr(collectives, operator)
         if operator not in ("send_recv", "barrier"):
             options = {name: value for name, value in options.items() if value is not None}
             options = {"topology": self.topology, "algorithm": OfCommunicator(self.algorithm), **options}
@@ -301,15 +343,15 @@ class Communicator:
         def one_device(rows: Any) -> Any:
             return jax.tree.map(lambda out: out[None], one_rank(jax.tree.map(lambda row: row[0], rows)))
 
-        return jax.jit(all_ranks)
+        return jax.jit(all_ranks, donate_argnums=0 if donates else ())
 
     def _checked_pairs(self, pairs: Iterable[Sequence[int]]) -> tuple[tuple[int, int], ...]:
         if self.group.layout is None:
             return checked_pairs(pairs, self.size)
         return self.group.checked_pairs(pairs).explicit
 
-    def _checked_rows(self, leaf: Any) -> jax.Array:
-        x = as_array(leaf)
+    def _checked_rows(self, leaf: Any, convert: Callable[[Any], Any] = as_array) -> Any:
+        x = convert(leaf)
         if x.ndim == 0 or x.shape[0] != self.size:
             raise ArgumentError(
                 f"array of shape {x.shape}: expected a leading axis of {self.size} rows, one for each rank "
@@ -333,6 +375,16 @@ def _exchange_rows(operands: tuple[Any, Any, Any], group: Group, **options: Any)
     """all_to_all_v of (x, send_counts, send_offsets): its counts are arrays of the ranks, as x is."""
     x, send_counts, send_offsets = operands
     return collectives.all_to_all_v(x, group, send_counts, send_offsets=send_offsets, **options)
+
+
+def _in_buckets(tree: Any, group: Group, *arguments: Any, **options: Any) -> Any:
+    """all_reduce of a tree of one rank."""
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, in_buckets(leaves, group, *arguments, **options))
+
+
+_OWN: dict[str, Callable[..., Any]] = {"all_to_all_v": _exchange_rows, "in_buckets": _in_buckets}
+"""Operators whose arguments are not those of the collective of their name."""
 
 
 def _checked_size(size: Any) -> int:

@@ -8,6 +8,7 @@ HcclError
 ├── UnsupportedError           an algorithm that has no such operator here (also a NotImplementedError)
 ├── UnreachableError           ranks with no working way between them (also a ConnectionError)
 ├── VerificationError          an algorithm that loses, doubles or misplaces data (also an ArithmeticError)
+├── OutOfSyncError             parameters that are not the same on every rank (also a ValueError)
 └── DerivativeError            a derivative that does not exist (also a NotImplementedError)
 
 HcclWarning
@@ -79,6 +80,10 @@ class UnreachableError(HcclError, ConnectionError):
 
 class VerificationError(HcclError, ArithmeticError):
     """The algorithm is wrong: a contribution is missing, counted twice, combined wrongly, or in the wrong place."""
+
+
+class OutOfSyncError(HcclError, ValueError):
+    """Parameters that should be the same on every rank, and are not; the message names the leaves and the ranks."""
 
 
 class DerivativeError(HcclError, NotImplementedError):

@@ -17,6 +17,7 @@ from hccljax import (
     HcclError,
     HcclWarning,
     InvariantOperandWarning,
+    OutOfSyncError,
     SettingError,
     Topology,
     UnsupportedError,
@@ -50,6 +51,7 @@ def communicator(**options):
         (UnsupportedError, (HcclError, NotImplementedError), ""),
         (DerivativeError, (HcclError, NotImplementedError), ""),
         (VerificationError, (HcclError, ArithmeticError), ""),
+        (OutOfSyncError, (HcclError, ValueError), ""),
     ],
 )
 def test_an_error_is_also_the_builtin_that_a_caller_would_catch(kind, parents, code):

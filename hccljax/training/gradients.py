@@ -22,6 +22,7 @@ from hccljax.errors import ArgumentError, shown
 from hccljax.group import AxisName, Group, as_group
 from hccljax.primitives.replication import vary
 from hccljax.topology import Topology
+from hccljax.training.sync import checked_op, sync_gradients
 
 
 def as_varying(x: Any, axis_name: AxisName | Group) -> Any:
@@ -57,6 +58,7 @@ def value_and_grad(
     algorithm: str | Algorithm | None = None,
     topology: str | Topology | None = None,
     accumulate_dtype: Any = None,
+    bucket_bytes: int | str | None = None,
 ) -> Callable[..., Any]:
     """``jax.value_and_grad`` of a data-parallel loss: value and gradients reduced over the ranks, once.
 
@@ -74,6 +76,8 @@ def value_and_grad(
       algorithm: as for ``hccljax.all_reduce``.
       topology: as for ``hccljax.all_reduce``.
       accumulate_dtype: as for ``hccljax.all_reduce``; applies to the gradients.
+      bucket_bytes: a number or ``"auto"``, as for ``hccljax.sync_gradients``, which then reduces the gradients; None
+        reduces every leaf on its own.
 
     Returns:
       A function of fun's arguments that returns (value, gradients), or ((value, aux), gradients).
@@ -83,8 +87,7 @@ def value_and_grad(
 
     Source: hccljax.
     """
-    if op not in ("mean", "sum"):
-        raise ArgumentError(f"op={shown(op)}: expected 'mean' or 'sum', the reductions that a gradient has")
+    checked_op(op)
     positions = _positions(argnums)
 
     @wraps(fun)
@@ -100,9 +103,13 @@ def value_and_grad(
         value, grads = differentiate(*own, **kwargs)
         loss, aux = value if has_aux else (value, None)
         loss = all_reduce(as_varying(loss, axis_name), axis_name, op, algorithm=algorithm, topology=topology)
-        grads = all_reduce(
-            grads, axis_name, op, algorithm=algorithm, topology=topology, accumulate_dtype=accumulate_dtype
-        )
+        same: Any = {"algorithm": algorithm, "topology": topology, "accumulate_dtype": accumulate_dtype}
+        if bucket_bytes is None:
+            # On CPU devices long leaves gain nothing by being packed: 25 MB buckets of a ResNet-50 take up to 1.6 times
+            # as long as its leaves.
+            grads = all_reduce(grads, axis_name, op, **same)
+        else:
+            grads = sync_gradients(grads, axis_name, op, bucket_bytes=bucket_bytes, **same)
         return ((loss, aux) if has_aux else loss), grads
 
     return reduced

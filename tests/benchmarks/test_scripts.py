@@ -43,6 +43,15 @@ def test_executors_reports_every_target(benchmarks):
     assert recompiled.split()[-4:] == ["0", "≤", "0", "ok"]
 
 
+def test_training_reports_every_target(benchmarks):
+    lines = run(benchmarks, "training.py", "--quick")
+    reported = [line.split()[-1] for line in lines if "≤" in line or "≥" in line]
+    assert len(reported) >= 7
+    assert {"ok", "SHORT"} >= set(reported)
+    native = next(line for line in lines if line.startswith("demo step: collectives"))
+    assert native.split()[-4:] == ["0", "≤", "0", "ok"]
+
+
 def test_step_counts_finds_nothing_wrong(benchmarks):
     lines = run(benchmarks, "step_counts.py", "--quick")
     assert " 0 wrong, " in lines[-1]
