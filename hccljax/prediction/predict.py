@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 from hccljax.algorithm import Algorithm
+from hccljax.environment import environment
 from hccljax.errors import ArgumentError, shown
 from hccljax.prediction.replacing import replacing
 from hccljax.schedule import Schedule
 from hccljax.schedule.tracing import trace_with
-from hccljax.selection.settings import environment
 from hccljax.timing import Rates, Simulation, simulate
 from hccljax.timing.simulation import duration
 from hccljax.topology import Topology, with_figures

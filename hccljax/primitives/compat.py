@@ -4,19 +4,31 @@
   but outside its compatibility promise.
 - The set of mesh axes over which a value varies: ``aval.manual_axis_type.varying``.
 - ``batching.fancy_primitive_batchers``: batching rules that see the name of the axis that is mapped.
+- ``jax.experimental.xla_metadata``: the only part of the key of JAX's tracing caches that a library may set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 Aval = Any  # jax.core.ShapedArray
+
+
+def traced_apart(key: str) -> AbstractContextManager[None]:
+    """JAX finds nothing inside that it has traced under another key: jitted functions and bodies of loops, too.
+
+    For what depends on more than its arguments, as collectives do on the environment. Only for traces that are read
+    and thrown away: the equations carry the key.
+    """
+    return set_xla_metadata(hccljax=key)
 
 
 def varying(x: Any) -> frozenset[str]:

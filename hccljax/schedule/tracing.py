@@ -8,8 +8,10 @@ from typing import Any
 import jax
 from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
+from hccljax.algorithm.base import registered_so_far
+from hccljax.environment import fingerprint
 from hccljax.errors import ArgumentError, shown
-from hccljax.primitives.compat import newly_manual
+from hccljax.primitives.compat import newly_manual, traced_apart
 from hccljax.schedule.coalescing import coalesced
 from hccljax.schedule.computing import ComputingRecorder
 from hccljax.schedule.dependence import resolved
@@ -67,11 +69,12 @@ def trace_with(
     if not callable(fn):
         raise ArgumentError(f"trace got {shown(fn)}: expected a per-device function, its arguments after it")
     sizes = _checked_sizes(axis_sizes)
-    traced = jax.make_jaxpr(fn, axis_env=list(sizes.items()))(*args).jaxpr
-    sizes = _with_inner_axes(traced, sizes)
-    recorder = (ComputingRecorder if compute else Recorder)(Ranks(sizes))
-    walker: Walker[Any] = Walker(recorder, sizes, instead=None if instead is None else instead(sizes))
-    walker.walk(traced, [recorder.nothing] * len(traced.invars), [True] * len(traced.outvars))
+    with traced_apart(f"{fingerprint()};{registered_so_far()}"):  # what decides which algorithm runs
+        traced = jax.make_jaxpr(fn, axis_env=list(sizes.items()))(*args).jaxpr
+        sizes = _with_inner_axes(traced, sizes)
+        recorder = (ComputingRecorder if compute else Recorder)(Ranks(sizes))
+        walker: Walker[Any] = Walker(recorder, sizes, instead=None if instead is None else instead(sizes))
+        walker.walk(traced, [recorder.nothing] * len(traced.invars), [True] * len(traced.outvars))
     events, loops = coalesced(recorder.events, recorder.loops) if compute else (recorder.events, recorder.loops)
     return Schedule(*resolved(events, loops), recorder.ranks)
 

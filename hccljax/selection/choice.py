@@ -15,7 +15,7 @@ from hccljax.selection.accumulation import accumulated
 from hccljax.selection.buffer import in_slices
 from hccljax.selection.decision import Decision
 from hccljax.selection.grammar import Levels
-from hccljax.selection.policies import RANKS, Question, policies, policy_named
+from hccljax.selection.policies import RANKS, Question, answer, policies, policy_named
 from hccljax.selection.settings import Settings
 from hccljax.selection.substitute import lack, substituted
 from hccljax.selection.wanted import idle, levels_of, spanning
@@ -95,8 +95,8 @@ def _by(policy: str, case: _Case, settings: Settings, asked_by: str) -> Decision
     rule, asked_by = policy_named(policy), asked_by if asked_by in CALLERS else f"policy {policy}"
     if rule is None or case.p == 1 or case.name == "all_to_all_vc":
         return case.decide(None, asked_by)
-    name, reason = rule(Question(case.operator, case.p, case.nbytes, case.topology, settings))
-    decision = case.decide(name, asked_by)
+    name, reason = answer(policy, rule, Question(case.operator, case.p, case.nbytes, case.topology, settings))
+    decision = case.decide(name, asked_by, exact=True)
     if name is None:
         return replace(decision, reason=f"{reason}, so: {decision.reason}")
     return replace(decision, reason=f"{reason} (policy {policy})" if asked_by in CALLERS else reason)
@@ -119,6 +119,7 @@ class _Case:
         # A V form runs the kernels of the operator that it is a form of; only the Decision has its name.
         self.name, self.operator = operator, VARIABLE.get(operator, operator)
         self.nbytes, self.p, self.topology, self.leaves_out = nbytes, p, topology, leaves_out
+        self._exact = False
 
     @property
     def tiers(self) -> tuple[int, ...]:
@@ -130,8 +131,9 @@ class _Case:
         """True if servers differ in size."""
         return self.topology is not None and self.topology.servers is not None
 
-    def decide(self, wanted: object, asked_by: str) -> Decision:
-        """The Decision for what was asked for, None being nothing."""
+    def decide(self, wanted: object, asked_by: str, exact: bool = False) -> Decision:
+        """The Decision for what was asked for, None being nothing; exact: "tree" is the binomial tree of any size."""
+        self._exact = exact
         said = f"HCCL_ALGO={wanted}" if asked_by == "HCCL_ALGO" else f"algorithm={shown(wanted)} of the {asked_by}"
         if isinstance(wanted, Algorithm):
             return self._flat(wanted, said, "is a record of its own", asked_by)
@@ -192,7 +194,8 @@ class _Case:
 
     def _sized(self, name: str | None, nbytes: int | None = None) -> str:
         """A name of HCCL_ALGO as a registered one, for the bytes it is to move."""
-        return ranks.tree_for(self.nbytes if nbytes is None else nbytes) if name == "tree" else str(name)
+        sized = name == "tree" and not self._exact
+        return ranks.tree_for(self.nbytes if nbytes is None else nbytes) if sized else str(name)
 
     def _flat(self, wanted: str | Algorithm, said: str, how: str, asked_by: str) -> Decision:
         """One algorithm on all ranks, or its substitute."""

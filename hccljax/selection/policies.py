@@ -84,6 +84,22 @@ def policy_named(name: str) -> Policy | None:
     return _POLICIES[name]
 
 
+def answer(name: str, policy: Policy, question: Question) -> tuple[str | None, str]:
+    """What the policy of that name answers, once it has the form that an answer has.
+
+    Raises:
+      ArgumentError: it has not.
+    """
+    found = policy(question)
+    pair = isinstance(found, tuple) and len(found) == 2
+    if not pair or not isinstance(found[0], (str, type(None))) or found[0] == "" or not isinstance(found[1], str):
+        raise ArgumentError(
+            f"policy {name!r} answered {shown(found)}; expected (an algorithm's name or an HCCL_ALGO text, why), or "
+            f"(None, why) to leave it to {RANKS!r}"
+        )
+    return found
+
+
 def _as_hccl(product: str, question: Question) -> tuple[str | None, str]:
     """What HCCL's own selector takes: mesh (A2) or ring (910) in the servers, and its choice between them."""
     inside = "mesh" if product == "A2" else "ring"

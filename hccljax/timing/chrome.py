@@ -50,8 +50,10 @@ def _tracks(timeline: Timeline, interval: Interval) -> list[tuple[int, str]]:
     if interval.level < 0:
         return [(interval.source, "compute")]
     level = timeline.levels[interval.level]
+    alike = [other.name for other in timeline.levels].count(level.name) > 1
+    name = f"{level.name} (level {interval.level})" if alike else level.name
     to, of = ("", "") if level.links == "switch" else (f" {interval.destination}", f" {interval.source}")
-    return [(interval.source, f"{level.name} to{to}"), (interval.destination, f"{level.name} from{of}")]
+    return [(interval.source, f"{name} to{to}"), (interval.destination, f"{name} from{of}")]
 
 
 def _slices(

@@ -1,11 +1,13 @@
 """Closed forms: what an algorithm costs on links that are all alike, as a formula.
 
 Hockney's model: a step that moves b bytes and combines them takes α + b·β + b·γ. A formula is three numbers: messages,
-bytes, and bytes combined, each counted one after the other. Sources stand beside each; where an algorithm has no
-formula here, its record's own steps and bytes are used, and nothing is known of what it combines.
+bytes, and bytes combined, each counted one after the other. Sources stand beside each. Where a registered algorithm has
+no formula here, messages and bytes are those of its own kernel, traced and simulated; a record that is not registered
+costs its own steps and bytes. Of both nothing is known of what they combine.
 
-The links are those the algorithm is made for: a full mesh (a link for each pair of ranks) for mesh and star, else one
-port a rank that sends one message and receives one at a time.
+The links are those the algorithm is made for: a full mesh (a link for each pair of ranks) for mesh and star, and for
+the pipelines, which are the mesh where all ranks are in one server; else one port a rank that sends one message and
+receives one at a time.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from typing import NamedTuple
 
 import hccljax.algorithm.nb as nb
 import hccljax.algorithm.nhr as nhr
-from hccljax.algorithm import Algorithm, registered
+from hccljax.algorithm import Algorithm, algorithms, registered
 from hccljax.algorithm.base import COMPOSED, OPERATORS, REDUCING, VARIABLE, unsupported
 from hccljax.algorithm.nonuniform import depth
 from hccljax.algorithm.short import is_short
 from hccljax.errors import ArgumentError, shown
 from hccljax.numbers import whole
+from hccljax.timing.kernel import kernel_schedule
+from hccljax.timing.settling import makespans, settled
+from hccljax.topology import Level, Topology
 
 
 class Terms(NamedTuple):
@@ -71,8 +76,21 @@ def closed_form(algorithm: str | Algorithm, operator: str, p: int, nbytes: int) 
         terms = None if None in parts else Terms(*map(sum, zip(*parts, strict=True)))
     if terms is not None:
         return terms
+    if record.name in algorithms() and record == registered(record.name):
+        return _simulated(record, operator, p, nbytes)
     steps, sent = record.cost(operator, p, nbytes)
     return Terms(steps, float(sent))
+
+
+def _simulated(record: Algorithm, operator: str, p: int, nbytes: int) -> Terms:
+    """What latency alone takes, and what bytes alone take, where each rank has one port."""
+    schedule = kernel_schedule(record, operator, p, nbytes)
+
+    def seconds(latency: float, scale: float) -> float:
+        links = Level("links", p, "switch", bandwidth=1e9, latency=latency)
+        return float(makespans(settled(schedule, Topology((p,), levels=(links,))), [scale])[0])
+
+    return Terms(round(seconds(1.0, 0.0)), round(1e9 * seconds(0.0, 1.0)))
 
 
 def _formula_of(record: Algorithm, operator: str, nbytes: int) -> Formula | None:
@@ -160,6 +178,8 @@ _FORMULAS: dict[str, Formula] = {
     "pairwise": _pairwise,
     "bruck": _bruck,
     "star": _star,
+    "pipeline": _mesh,
+    "NHR_pipeline": _mesh,
 }
 
 _SHORT = {"NHR": nhr.LIMITS, "NB": nb.LIMITS}

@@ -153,9 +153,11 @@ def _tiers(run: Settled) -> tuple[Tier, ...]:
     for event in run.schedule.events:
         for one in run.rounds[event.index]:
             lasts, times = one.seconds(np.array([float(event.nbytes)]))[0, one.kind], event.trips * one.repeats
+            together = np.zeros(wiring.ports)  # messages that share a link of a ring are on it at the same time
             for column in one.ports.T:
                 np.add.at(carried, column, float(event.nbytes * times))
-                np.add.at(busy, column, lasts * times)
+                np.maximum.at(together, column, lasts)
+            busy += together * times
             across = wiring.levels[one.ports[:, 0]]
             crossed += np.bincount(across, minlength=len(levels)) * float(event.nbytes * times)
     found = []

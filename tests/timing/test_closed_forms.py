@@ -12,7 +12,7 @@ from hccljax.algorithm.slicing import sliced
 from hccljax.errors import ArgumentError, UnsupportedError
 from hccljax.timing.closed import _FORMULAS, closed_form
 
-FULL_MESH = ("mesh", "star")
+FULL_MESH = ("mesh", "star", "pipeline", "NHR_pipeline")
 """Algorithms whose formulas are those of a full mesh."""
 
 
