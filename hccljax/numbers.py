@@ -11,6 +11,9 @@ import numpy as np
 
 from hccljax.errors import ArgumentError, shown
 
+MOST_BYTES = 1 << 80
+"""The longest message that is reckoned with; sums over many ranks and steps still are floats."""
+
 
 def whole(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
     """A whole number as an int: of Python or NumPy, not a bool, and no float even if it is whole.

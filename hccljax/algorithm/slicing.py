@@ -21,6 +21,9 @@ from hccljax.algorithm.blocks import repeat
 from hccljax.group import Group
 from hccljax.primitives.replication import vary
 
+INDEXED = (1 << 31) - 1
+"""Elements that 32-bit indices reach; JAX has no others unless 64-bit types are enabled."""
+
 
 @lru_cache(maxsize=256)
 def sliced(algorithm: Algorithm, buffer: int) -> Algorithm:
@@ -77,7 +80,23 @@ def in_slices(
     if -(-length // even) == count:  # as many slices, whose blocks are as long as each other
         width = even
     rows = lax.reshape(x, (x.shape[0], length) if blocks_in else (length,))
-    result = jax.eval_shape(one, jax.ShapeDtypeStruct((*rows.shape[:-1], width), x.dtype))
+    reach = max(1, INDEXED // width) * width  # what one loop can index: all, unless there are billions of elements
+    parts = []
+    for start in range(0, length, reach):
+        first = max(0, min(start, length - width))
+        part = lax.slice_in_dim(rows, first, min(start + reach, length), axis=-1) if reach < length else rows
+        if parts:  # one buffer, again
+            part, _ = lax.optimization_barrier((part, lax.slice_in_dim(parts[-1], 0, 1, axis=-1)))
+        out = _looped(one, part, width, group)
+        parts.append(lax.slice_in_dim(out, start - first, None, axis=-1) if start > first else out)
+    out = parts[0] if len(parts) == 1 else lax.concatenate(parts, parts[0].ndim - 1)
+    return lax.reshape(out, (*out.shape[:-1], *shape))
+
+
+def _looped(one: Callable[[jax.Array], jax.Array], rows: jax.Array, width: int, group: Group) -> jax.Array:
+    """one(rows) along the last dimension, so many elements at a time."""
+    length = rows.shape[-1]
+    result = jax.eval_shape(one, jax.ShapeDtypeStruct((*rows.shape[:-1], width), rows.dtype))
     out = vary(lax.empty((*result.shape[:-1], length), result.dtype), group.axes)
 
     def step(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -92,4 +111,4 @@ def in_slices(
 
     done = vary(lax.empty((1,), result.dtype), group.axes)
     out, _ = repeat(-(-length // width), step, (out, done))
-    return lax.reshape(out, (*out.shape[:-1], *shape))
+    return out

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hccljax.errors import UnsupportedError
 from hccljax.reduction import Reduction
 
 PADDING, UNRECEIVED, IDENTITY, CONSTANT, UNSET = range(5)
@@ -94,7 +95,13 @@ class Terms:
 
     def combine(self, left: np.ndarray, right: np.ndarray, primitive: str) -> np.ndarray:
         """The codes of primitive(left, right)."""
-        left, right = np.broadcast_arrays(left, right)
+        try:
+            left, right = np.broadcast_arrays(left, right)
+        except ValueError:
+            raise UnsupportedError(
+                f"{primitive} of what a kernel holds and a value that depends on the rank cannot be followed; expected "
+                f"it to select by the rank (jnp.where), not to reckon with it"
+            ) from None
         one, two = left >> SHIFT, right >> SHIFT
         if not one.size or (one.min() >= FIRST and two.min() >= FIRST):
             return self._join(left, right, one, two, primitive)

@@ -108,7 +108,9 @@ def verify(
     >>> hccljax.verify("ring", "all_reduce", 8).exact
     True
     """
-    tiers = _checked(operator, p, op, root, topology, nbytes)
+    p, root = whole("p", p, 1), whole("root", root)
+    nbytes = None if nbytes is None else whole("nbytes", nbytes, 0, (1 << 33) - 1)
+    tiers = _checked(operator, p, op, root, topology)
     sizes = [_small(operator, p, tiers) if nbytes is None else _elements(operator, p, nbytes)]
     settings = Settings.from_environment()
     if nbytes is None:  # sizes are this function's own choice: to prove how slices are cut is not what they are for
@@ -132,13 +134,9 @@ def verify(
     )
 
 
-def _checked(
-    operator: str, p: int, op: str, root: int, topology: str | Topology | None, nbytes: int | None
-) -> Topology | None:
+def _checked(operator: str, p: int, op: str, root: int, topology: str | Topology | None) -> Topology | None:
     if operator not in OPERATORS:
         raise ArgumentError(f"operator={shown(operator)}: expected one of {', '.join(OPERATORS)}")
-    for name, value, least in (("p", p, 1), ("root", root, 0), ("nbytes", 0 if nbytes is None else nbytes, 0)):
-        whole(name, value, least)
     if root >= p:
         raise ArgumentError(f"root={root} is not a rank of {p}: expected 0 to {p - 1}")
     reduction(op)

@@ -113,9 +113,22 @@ def _looked_through(content: Mapping[str, Any]) -> tuple[list[Problem], str]:
             return problems, path[:60]
         if isinstance(value, Mapping):
             for key in getattr(value, "twice", ()):
-                where = f"{path}.{key}".removeprefix(".")
+                where = f"{path}.{_short(key)}".removeprefix(".")
                 problems.append(Problem(BAD_VALUE, where, "this key is given twice; expected it once: delete one"))
-            waiting += [(f"{path}.{key}".removeprefix("."), inner, depth + 1) for key, inner in value.items()]
-        elif isinstance(value, list):
-            waiting += [(f"{path}[{k}]", inner, depth + 1) for k, inner in enumerate(value)]
+            inside = [
+                (f"{path}.{_short(key)}".removeprefix("."), inner) for key, inner in value.items() if _holds(inner)
+            ]
+        else:
+            inside = [(f"{path}[{k}]", inner) for k, inner in enumerate(value) if _holds(inner)]
+        waiting += [(where, inner, depth + 1) for where, inner in inside]
     return problems, ""
+
+
+def _holds(value: object) -> bool:
+    return isinstance(value, (Mapping, list))
+
+
+def _short(key: object) -> str:
+    """A key for a path: no longer than a name may be, and a text that can be printed."""
+    text = str(key).encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= 80 else f"{text[:80]}…"

@@ -10,7 +10,7 @@ from hccljax.algorithm import Algorithm
 from hccljax.algorithm.base import OPERATORS, REDUCING, SHAPE_KEEPING, VARIABLE
 from hccljax.errors import ArgumentError, shown
 from hccljax.group import Group
-from hccljax.numbers import whole
+from hccljax.numbers import MOST_BYTES, whole
 from hccljax.reduction import as_dtype
 from hccljax.selection.choice import OfCommunicator, choose
 from hccljax.selection.cost import Field
@@ -101,13 +101,13 @@ def explain(
     'ring'
     """
     known = (*OPERATORS, *VARIABLE)
-    if operator not in known:
+    if not isinstance(operator, str) or operator not in known:
         raise ArgumentError(f"operator={shown(operator)}: expected one of {', '.join(known)}")
     group = ranks_or_group if isinstance(ranks_or_group, Group) else None
     sizes = (
         (ranks_or_group,) if not isinstance(ranks_or_group, Group) else tuple(c.size for c in ranks_or_group.classes)
     )
-    sizes, nbytes = tuple(whole("ranks", p, 1) for p in sizes), whole("nbytes", nbytes, 0)
+    sizes, nbytes = tuple(whole("ranks", p, 1) for p in sizes), whole("nbytes", nbytes, 0, MOST_BYTES)
     if len(sizes) > 1 and operator not in SHAPE_KEEPING:
         raise ArgumentError(
             f"{operator} over communicators of unequal size ({', '.join(map(str, sizes))} ranks): expected one of "

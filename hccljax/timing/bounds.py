@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hccljax.errors import ArgumentError, shown
-from hccljax.numbers import whole
+from hccljax.numbers import MOST_BYTES, whole
 from hccljax.topology import Topology, with_figures
 
 
@@ -64,9 +64,9 @@ def lower_bound(operator: str, nbytes: int, topology: str | Topology, root: int 
     >>> hccljax.lower_bound("all_reduce", 1 << 30, "atlas-800t-a2:4x8").bandwidth  # 2 · 3/4 GiB over 8 · 25 GB/s
     0.00805306368
     """
-    if operator not in _CROSSING:
+    if not isinstance(operator, str) or operator not in _CROSSING:
         raise ArgumentError(f"operator={shown(operator)}: expected one of {', '.join(_CROSSING)}")
-    nbytes, topology = whole("nbytes", nbytes), with_figures(topology)
+    nbytes, topology = whole("nbytes", nbytes, 0, MOST_BYTES), with_figures(topology)
     root = whole("root", root, 0, topology.ranks - 1)
     if topology.ranks == 1:
         return Bound(0.0, 0.0, "rank")

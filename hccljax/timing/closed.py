@@ -22,7 +22,7 @@ from hccljax.algorithm.base import COMPOSED, OPERATORS, REDUCING, VARIABLE, unsu
 from hccljax.algorithm.nonuniform import depth
 from hccljax.algorithm.short import is_short
 from hccljax.errors import ArgumentError, shown
-from hccljax.numbers import whole
+from hccljax.numbers import MOST_BYTES, whole
 from hccljax.timing.kernel import kernel_schedule
 from hccljax.timing.settling import makespans, settled
 from hccljax.topology import Level, Topology
@@ -60,9 +60,9 @@ def closed_form(algorithm: str | Algorithm, operator: str, p: int, nbytes: int) 
     >>> hccljax.closed_form("ring", "all_reduce", 8, 1 << 20)
     Terms(messages=14, sent=1835008.0, combined=917504.0)
     """
-    p, nbytes = whole("p", p, 1), whole("nbytes", nbytes)
+    p, nbytes = whole("p", p, 1), whole("nbytes", nbytes, 0, MOST_BYTES)
     record = algorithm if isinstance(algorithm, Algorithm) else registered(algorithm)
-    operator = VARIABLE.get(operator, operator)
+    operator = VARIABLE.get(operator, operator) if isinstance(operator, str) else operator
     if operator not in OPERATORS:
         raise ArgumentError(f"operator={shown(operator)}: expected one of {', '.join(OPERATORS)}")
     if not record.supports(operator):

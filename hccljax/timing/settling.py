@@ -117,7 +117,7 @@ def settled(
     known = with_figures(topology)
     if mode not in MODES:
         raise ArgumentError(f"mode={shown(mode)}: expected one of {', '.join(MODES)}")
-    gamma = real("gamma", gamma, unit="seconds a byte")
+    gamma = real("gamma", gamma, 0.0, 1.0, unit="seconds a byte")
     places = np.arange(schedule.n) if placement is None else np.asarray(placement)
     if schedule.n > known.ranks:
         raise ArgumentError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hccljax.numbers import whole
 from hccljax.schedule import Schedule
 from hccljax.schedule.event import COMPUTE
 from hccljax.schedule.replay import replay
@@ -65,7 +66,7 @@ class Simulation:
         Args:
           limit: raise rather than note more messages than this.
         """
-        return self._run.timeline(limit)
+        return self._run.timeline(whole("limit", limit, 1))
 
     def __str__(self) -> str:
         schedule = self._run.schedule

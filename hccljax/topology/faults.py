@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from hccljax.topology.model import Topology
 
 
+LEAST_LEFT = 1e-9
+"""The least part that may be left; what is slower counts as lost."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """What ``Topology.degrade`` was told; its arguments have the same names.
@@ -53,8 +57,8 @@ class Fault:
             raise ArgumentError(
                 f"degrade(link={shown(link)}, level={shown(level)}): expected no level, as a link belongs to one"
             )
-        left = real("degrade: factor", factor, 0, 1, above=True)
-        computing = real("degrade: computing", computing, 0, 1, above=True)
+        left = real("degrade: factor", factor, LEAST_LEFT, 1)
+        computing = real("degrade: computing", computing, LEAST_LEFT, 1)
         if lost and left < 1:
             raise ArgumentError(f"degrade(lost=True, factor={left:g}): expected one of them: lost leaves nothing")
         if not lost and left == computing == 1:

@@ -11,6 +11,10 @@ LINKS = ("full_mesh", "ring", "switch")
 """A link for each pair of members; a link to either neighbour; a port for each member into a switch."""
 
 
+LEAST, LONGEST = 1e-6, 1e6
+"""The least bandwidth in bytes/s and the longest latency in seconds: beyond them, times are no numbers any more."""
+
+
 @dataclass(frozen=True)
 class Level:
     """One tier: ``size`` members and the links between them.
@@ -38,13 +42,15 @@ class Level:
 
     def __post_init__(self) -> None:
         level = f"level {shown(self.name)}:"
+        if not isinstance(self.name, str):
+            raise ArgumentError(f"{level} expected a name, a str")
         object.__setattr__(self, "size", whole(f"{level} size", self.size, 1))
         if self.links not in LINKS:
             raise ArgumentError(f"{level} links={shown(self.links)}; expected one of {LINKS}")
         figures = {
-            "bandwidth": real(f"{level} bandwidth", self.bandwidth, above=True, unit="bytes/s"),
-            "latency": real(f"{level} latency", self.latency, unit="seconds"),
-            "oversubscription": real(f"{level} oversubscription", self.oversubscription, 1.0),
+            "bandwidth": real(f"{level} bandwidth", self.bandwidth, LEAST, unit="bytes/s"),
+            "latency": real(f"{level} latency", self.latency, 0.0, LONGEST, unit="seconds"),
+            "oversubscription": real(f"{level} oversubscription", self.oversubscription, 1.0, LONGEST),
         }
         for name, value in figures.items():
             object.__setattr__(self, name, value)

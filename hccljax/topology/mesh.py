@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
+import jax
 import numpy as np
 
 from hccljax.errors import ArgumentError, shown
@@ -20,7 +21,7 @@ def from_mesh(mesh: Any) -> Topology:
     >>> from_mesh(jax.make_mesh((jax.device_count(),), ("rank",))).servers is None
     True
     """
-    devices = getattr(mesh, "devices", None)
+    devices = None if isinstance(mesh, jax.sharding.AbstractMesh) else getattr(mesh, "devices", None)
     if not isinstance(devices, np.ndarray) or not devices.size:
         raise ArgumentError(f"from_mesh got {shown(mesh)}: expected a jax.sharding.Mesh of devices")
     processes = [device.process_index for device in devices.reshape(-1)]

@@ -15,6 +15,9 @@ from hccljax.numbers import whole
 from hccljax.topology.faults import Fault
 from hccljax.topology.level import Level
 
+MOST_RANKS = 1 << 24
+"""Ranks that a topology may have."""
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -199,4 +202,6 @@ def as_sizes(sizes: Iterable[int], what: str, each: str = "level, level 0 first"
         members = ()
     if not members:
         raise ArgumentError(f"{what} {shown(sizes)}: expected one positive int for each {each}")
+    if math.prod(members) > MOST_RANKS:
+        raise ArgumentError(f"{what} {shown(sizes)}: {math.prod(members):,} ranks; expected {MOST_RANKS:,} at most")
     return members

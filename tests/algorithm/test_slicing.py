@@ -112,3 +112,19 @@ def test_temporary_memory_is_bounded_by_the_buffer():
 
 def test_the_last_slice_is_as_long_as_the_others():
     assert [fillings(size, 100) for size in (0, 1, 100, 101, 1000)] == [1, 1, 1, 2, 10]
+
+
+def test_more_elements_than_indices_reach():
+    """A flat gradient of 3 billion parameters: traced, as nothing of it fits here."""
+    x = jax.ShapeDtypeStruct((3 * 10**9,), jnp.bfloat16)
+    counts = count(lambda x: hccljax.all_reduce(x, "r", algorithm="ring"), x, axis_sizes={"r": 8})
+    assert counts.steps == hccljax.explain("all_reduce", 6 * 10**9, 8, algorithm="ring").steps
+
+
+@pytest.mark.parametrize("operator", ["all_reduce", "reduce_scatter", "all_gather"])
+def test_several_loops_give_the_same(monkeypatch, operator):
+    """As if 32 bits reached no further than 40 elements."""
+    monkeypatch.setattr("hccljax.algorithm.slicing.INDEXED", 40)
+    sliced.cache_clear()
+    whole, slices = (results(operator, one) for one in (registered("ring"), sliced(registered("ring"), 68)))
+    jax.tree.map(np.testing.assert_array_equal, slices, whole)

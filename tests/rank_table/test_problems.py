@@ -1,6 +1,7 @@
 """Everything that can be wrong with a rank table: the code, the path, and all of it at once."""
 
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -204,3 +205,21 @@ def test_tables_changed_at_random(tables, data):
     if found is not None:
         assert [rank.rank_id for rank in found.ranks] == list(range(len(found)))
         assert read_rank_table(found.to_json()).ranks == found.ranks
+
+
+def test_long_keys_cost_no_memory():
+    """The path of a problem names what holds it; it is not made for every number of a list."""
+    text = json.dumps({"version": "1.0", "k" * 20_000: [0] * 20_000})
+    tracemalloc.start()
+    with pytest.raises(RankTableError) as caught:
+        read_rank_table(text)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 50 * len(text)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_problem_can_be_printed():
+    with pytest.raises(RankTableError) as caught:
+        read_rank_table('{"version": "1.0", "\\ud800": 1, "\\ud800": 2}')
+    str(caught.value).encode()

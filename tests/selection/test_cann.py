@@ -6,7 +6,7 @@ import hccljax
 from hccljax.errors import ArgumentError, SettingError
 from hccljax.selection import cann
 from hccljax.selection.choice import choose
-from hccljax.selection.policies import Question, policies, register_policy
+from hccljax.selection.policies import _POLICIES, Question, policies, register_policy
 from hccljax.selection.settings import Settings
 from hccljax.topology import as_topology
 
@@ -135,6 +135,10 @@ class TestSeam:
     def test_refusals(self, monkeypatch):
         with pytest.raises(ArgumentError, match=r"policy='can': expected one of ranks, .*Did you mean cann"):
             choose("all_reduce", 64, 8, policy="can")
+        for wrong in (None, "ring", ("ring",), ("", ""), ("ring", "why", 3), (3, "why")):
+            monkeypatch.setitem(_POLICIES, "wrong", lambda question, wrong=wrong: wrong)
+            with pytest.raises(ArgumentError, match=r"policy 'wrong' answered .*; expected \(an algorithm's name"):
+                choose("all_reduce", 64, 8, policy="wrong")
         with pytest.raises(ArgumentError, match="registered already"):
             register_policy("ranks", lambda question: (None, ""))
         with pytest.raises(ArgumentError, match="expected a name and a function"):

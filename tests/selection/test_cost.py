@@ -54,6 +54,22 @@ def test_closed_forms_of_exchanges_are_what_is_simulated(name, spec):
         np.testing.assert_allclose(closed, simulated, rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("operator", "nbytes", "spec"),
+    [
+        ("reduce", 1 << 20, "dgx-a100:2x2"),
+        ("broadcast", 4 << 20, "dgx-a100:2x8"),
+        ("reduce", 200 << 20, "atlas-900-a3:2x2x4"),
+    ],
+)
+def test_what_was_timed_is_what_runs(operator, nbytes, spec):
+    """The binomial tree of a level stays one, however long the message."""
+    explained = hccljax.explain(operator, nbytes, as_topology(spec).ranks, spec, "fastest")
+    assert "tree" in explained.algorithm
+    assert "double_tree" not in explained.algorithm
+    assert explained.outlook.chosen is explained.outlook.prospects[0]
+
+
 def test_the_hierarchy_of_the_fastest_levels():
     (one,) = Field("all_reduce", A2, BUFFER).hierarchies([1 << 20])
     assert one.name in ("level0:mesh;level1:NHR", "level0:mesh;level1:H-D_R")

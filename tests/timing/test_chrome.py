@@ -65,6 +65,18 @@ def nanoseconds(event):
     return start, start + round(event["dur"] * 1e3)
 
 
+def test_levels_that_share_a_name_have_tracks_of_their_own(trace_of, schedule_of):
+    events = trace_of(simulate(schedule_of("mesh", "all_reduce", 16, 1 << 18), "atlas-800t-a2:2x2x4"))
+    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {"RoCE (level 1) to", "RoCE (level 2) to"} <= names
+    tracks = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            tracks[event["pid"], event["tid"]].append(nanoseconds(event))
+    for spans in tracks.values():
+        assert all(a[1] <= b[0] for a, b in pairwise(sorted(spans)))
+
+
 @pytest.mark.parametrize("links", ["ring", "switch"])
 @pytest.mark.parametrize(("algorithm", "nbytes"), [("ring", 16_000), ("NHR", 1 << 24), ("double_tree", 1 << 24)])
 def test_nor_do_they_once_times_are_whole_nanoseconds(algorithm, nbytes, links, trace_of, schedule_of):

@@ -6,11 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hccljax.algorithm import registered
+from hccljax.algorithm import algorithms, registered
 from hccljax.algorithm.base import COMPOSED, OPERATORS
 from hccljax.algorithm.slicing import sliced
 from hccljax.errors import ArgumentError, UnsupportedError
 from hccljax.timing.closed import _FORMULAS, closed_form
+from hccljax.timing.kernel import kernel_schedule
+from hccljax.timing.simulation import simulate
+from hccljax.topology import Level, Topology
 
 FULL_MESH = ("mesh", "star", "pipeline", "NHR_pipeline")
 """Algorithms whose formulas are those of a full mesh."""
@@ -117,3 +120,26 @@ def test_v_forms_cost_what_they_run():
 def test_refusals(arguments, error, words):
     with pytest.raises(error, match=words):
         closed_form(*arguments)
+
+
+@pytest.mark.parametrize("p", [2, 3, 7, 8, 12])
+@pytest.mark.parametrize("name", [name for name in algorithms() if name not in ("native",)])
+def test_they_are_what_is_simulated(name, p):
+    """On the links that they are made for: one port a rank, or a full mesh; nothing is combined."""
+    record, links = registered(name), "full_mesh" if name in FULL_MESH else "switch"
+    topology = Topology((p,), levels=(Level("links", p, links, 1e9, 1e-6),))
+    for operator in (operator for operator in OPERATORS if record.supports(operator)):
+        nbytes = 840 * p
+        found = closed_form(name, operator, p, nbytes)
+        for latency, bandwidth in ((1e-6, 1e12), (0.0, 1e9)):
+            links = topology.with_level(0, latency=latency, bandwidth=bandwidth)
+            seconds = simulate(kernel_schedule(record, operator, p, nbytes), links).seconds
+            assert found.seconds(latency, 1 / bandwidth) == pytest.approx(seconds, rel=0.02), operator
+
+
+def test_integers_of_numpy():
+    for number in (np.int32, np.int64, np.uint8):
+        assert closed_form("double_tree", "all_reduce", 7, number(200)) == closed_form(
+            "double_tree", "all_reduce", 7, 200
+        )
+    assert closed_form("AHC", "all_reduce", 7, np.int32(2**31 - 1)).sent > 2**31

@@ -299,3 +299,10 @@ def test_no_algorithm_beats_the_bound(operator, schedule_of, a2):
         for nbytes in (32, 32 << 10, 32 << 20):
             seconds = simulate(schedule_of(record, operator, 32, nbytes, (8, 4)), a2(4)).seconds
             assert seconds >= lower_bound(operator, nbytes, a2(4)).seconds * (1 - 1e-9), (name, nbytes)
+
+
+@pytest.mark.parametrize("algorithm", ["mesh", "H-D_R", "NB", "ring"])
+def test_no_port_is_busy_for_longer_than_it_all_takes(schedule_of, algorithm):
+    """Also a link of a ring that several messages share."""
+    found = simulate(schedule_of(algorithm, "all_reduce", 8, 1 << 22), "article:8")
+    assert all(0 < tier.busy <= found.seconds * (1 + 1e-9) for tier in found.tiers)

@@ -106,7 +106,7 @@ def test_bad_specs(spec, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"bandwidth": 0}, "bandwidth=0.*above 0"),
+        ({"bandwidth": 0}, "bandwidth=0.*1e-06 or more"),
         ({"bandwidth": -1.0}, "bandwidth=-1"),
         ({"bandwidth": float("nan")}, "bandwidth=nan"),
         ({"bandwidth": float("inf")}, "bandwidth=inf"),
@@ -173,7 +173,7 @@ def test_other_figures_for_a_level():
         (1.0, {}, "=1.0: expected an int, 0 to 1"),
         (True, {}, "=True: expected an int, 0 to 1"),
         (0, {"size": 3}, "not its size"),
-        (0, {"bandwidth": 0}, "above 0"),
+        (0, {"bandwidth": 0}, "1e-06 or more"),
     ]:
         with pytest.raises(ArgumentError, match=words):
             topology.with_level(level, **figures)
