@@ -101,8 +101,9 @@ class TestPart:
             (range(8, 16), (8,), [("HCCS", 8)]),
             (range(3, 32, 8), (1, 4), [("RoCE", 4)]),  # a level 0 of one rank: what joins them is level 1
             ([0, 1, 8, 9], (2, 2), [("HCCS", 2), ("RoCE", 2)]),
-            ([0, 8, 1, 9], (4,), []),
-            ([1, 0], (2,), []),
+            ([0, 1, 10, 11], (2, 2), [("HCCS", 2), ("RoCE", 2)]),
+            ([0, 8, 1, 9], (4,), [("RoCE", 4)]),  # servers take turns
+            ([1, 0], (2,), [("HCCS", 2)]),
             ([5], (1,), []),
         ],
     )
@@ -110,11 +111,60 @@ class TestPart:
         found = part(A2, places)
         assert (found.sizes, [(level.name, level.size) for level in found.levels]) == (sizes, levels)
 
+    @pytest.mark.parametrize(
+        ("places", "sizes", "levels"),
+        [
+            (range(64), (8, 4, 2), [8, 4, 2]),
+            (range(32, 64), (8, 4), [8, 4]),
+            ([0, 32], (1, 1, 2), [2]),
+            (range(1, 64, 8), (1, 4, 2), [4, 2]),
+            (range(16, 48), (8, 2, 2), [8, 2, 2]),
+            (range(24, 64), (8, 5), [8, 5]),  # a server of one pod, all of the other: no tier
+            ([0, 8, 1, 9, 32, 40, 33, 41], (4, 2), [4, 2]),  # servers take turns, pods do not
+        ],
+    )
+    def test_of_super_pods(self, places, sizes, levels):
+        found = part(as_topology("atlas-800t-a2:2x4x8"), places)
+        assert (found.sizes, [level.size for level in found.levels]) == (sizes, levels)
+
+    def test_of_wiring_that_does_not_follow_the_tiers(self):
+        found = part(as_topology("atlas-900-a3:2x3x16"), range(0, 96, 2))
+        assert (found.sizes, [(one.name, one.size) for one in found.levels]) == ((8, 3, 2), [("HCCS", 24), ("RoCE", 2)])
+
+    def test_all_places_are_the_topology_itself(self):
+        degraded = A2.degrade(rank=3, factor=0.5)
+        assert part(degraded, range(32)) is degraded
+        assert (part(A2, range(8)).name, part(A2, [5]).name) == ("atlas-800t-a2", "")
+
+    def test_what_is_degraded_stays_so_among_the_ranks_that_remain(self):
+        degraded = (
+            A2.degrade(link=(0, 1), factor=0.25)
+            .degrade(rank=9, level=1, lost=True)
+            .degrade(level=0, factor=0.5)
+            .degrade(rank=9, computing=0.5)
+        )
+        faults = lambda places: [str(fault) for fault in part(degraded, places).faults]  # noqa: E731
+        level, slow = "level 0 at 50% of its bandwidth", "rank {} computes at 50%"
+        assert faults([2, 1, 0]) == ["link 2-1 at 25% of its bandwidth", level]
+        assert faults([1, 2]) == [level]
+        assert faults([1, 9]) == ["rank 1 level 0 at 50% of its bandwidth", slow.format(1)]  # level 0 of the part
+        assert faults([0, 1, 2, 8, 9]) == [
+            "link 0-1 at 25% of its bandwidth",
+            "rank 4 level 1 at 50% of its bandwidth",
+            level,
+            slow.format(4),
+        ]
+        assert faults([9]) == [slow.format(0)]
+        assert faults([0, 8, 1, 9])[1:] == [level, slow.format(3)]  # a switch between 0 and 1: no link of theirs
+        ring = as_topology("article:8").degrade(link=(0, 1), factor=0.5)
+        assert part(ring, [0, 2, 4, 6, 1, 3, 5, 7]).faults == ()
+
     def test_of_unequal_servers(self):
         uneven = as_topology("atlas-800t-a2:5+3")
         assert part(uneven, range(8)).servers == (5, 3)
         assert part(uneven, [0, 1, 5, 6]).sizes == (2, 2)
-        assert part(A2, [0, 1, 2, 8]).servers == (3, 1)
+        some = part(A2, [0, 1, 2, 8])
+        assert (some.servers, [(one.name, one.size) for one in some.levels]) == ((3, 1), [("HCCS", 3), ("RoCE", 2)])
 
     def test_without_figures(self):
         assert part(Topology((8, 4)), range(8)) == Topology((8,))
@@ -177,6 +227,23 @@ class TestPredict:
         assert near.seconds == pytest.approx(14 * (1.5e-6 + (1 << 19) / 56e9) + 6 * (5e-6 + (1 << 20) / 25e9))
         far = hccljax.predict(step, F32(1 << 20), axis_sizes={"model": 8, "data": 4}, **options)
         assert far.seconds > near.seconds
+
+    def test_every_level_of_a_setting_counts(self):
+        """With super pods, the setting for level 2 runs between them."""
+
+        def step(x):
+            return lax.psum(x, "data")
+
+        options = {"axis_sizes": {"data": 64}, "topology": "atlas-800t-a2:2x4x8"}
+        rings, tree = (
+            hccljax.predict(
+                step, F32(1 << 20), settings={"HCCL_ALGO": f"level0:ring;level1:ring;level2:{top}"}, **options
+            )
+            for top in ("ring", "tree")
+        )
+        assert "ring" in rings.schedule.events[2].label
+        assert "tree" in tree.schedule.events[2].label
+        assert rings.seconds != tree.seconds
 
     def test_early_gradients_are_reduced_while_others_are_computed(self):
         def step(w1, w2, x):
