@@ -4,7 +4,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 
@@ -12,7 +11,7 @@ import hccljax
 from hccljax import Rates
 from hccljax.errors import ArgumentError, SettingError
 from hccljax.prediction.part import part
-from hccljax.prediction.replacing import replacing
+from hccljax.prediction.replacing import Replacing
 from hccljax.schedule.tracing import trace_with
 from hccljax.topology import Topology, as_topology
 
@@ -21,8 +20,7 @@ F32 = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")  # noqa: E731
 
 
 def replaced(fn, *args, sizes, topology, algorithm=None, places=None):
-    n = int(np.prod(list(sizes.values())))
-    return trace_with(fn, args, sizes, False, replacing(topology, places or list(range(n)), algorithm))
+    return trace_with(fn, args, sizes, False, Replacing(topology, places, algorithm))
 
 
 def events(schedule):
@@ -69,6 +67,42 @@ class TestReplaced:
         assert {event.kind for event in schedule} == {"permute"}
         assert [event.layout.p for event in schedule] == [4, 4, 4, 4, 2, 2, 4, 4]
 
+    def test_groups_of_unequal_size(self):
+        """Each size of communicator runs on its own part of the topology."""
+        step = lambda x: lax.pmax(x, "r", axis_index_groups=[[0], [1, 2, 3], [4, 5, 6]])  # noqa: E731
+        found = replaced(step, F32(9), sizes={"r": 7}, topology=as_topology("atlas-800t-a2:7"), algorithm="ring")
+        assert {event.layout.p for event in found} == {3}
+        assert found.bytes_sent.tolist() == [0, *[4 * 3 * 4] * 6]
+        many = lambda x: lax.all_gather(x, "r", axis_index_groups=[[0], [1, 2, 3]])  # noqa: E731
+        with pytest.raises(ArgumentError, match="all_gather over communicators of 3 and 1 ranks"):
+            replaced(many, F32(9), sizes={"r": 4}, topology=as_topology("atlas-800t-a2:4"))
+
+    def test_communicators_that_lie_differently(self):
+        """One program runs in all of them: on the part of the slowest, whichever comes first."""
+        near, far = [0, 1, 2, 3], [4, 5, 8, 9]
+        options = {"axis_sizes": {"copy": 2, "r": 4}, "topology": "atlas-800t-a2:2x8", "algorithm": "fastest"}
+        step = lambda x: lax.psum(x, "r")  # noqa: E731
+        labels = lambda found: [event.label for event in found.schedule]  # noqa: E731
+        alone = hccljax.predict(step, F32(1 << 20), **{**options, "axis_sizes": {"r": 4}}, placement=far)
+        for placement in ([*near, *far], [*far, *near]):
+            found = hccljax.predict(step, F32(1 << 20), **options, placement=placement)
+            assert labels(found) == labels(alone)
+            assert found.simulation.assumptions[-1].startswith("communicators over r lie differently")
+        alike = hccljax.predict(step, F32(1 << 20), **options, placement=[*near, 8, 9, 10, 11])
+        assert labels(alike) != labels(alone)
+        assert not any("lie differently" in sentence for sentence in alike.simulation.assumptions)
+
+    def test_array_dimensions_among_the_axes_are_reduced_first(self):
+        both = lambda x: lax.psum(x, ("r", 1))  # noqa: E731
+        mapped = lambda x: jax.vmap(lambda row: lax.psum(row, ("i", "r")), axis_name="i")(x)  # noqa: E731
+        for step, nbytes in ((both, 8 * 4), (mapped, 4 * 4)):
+            options = {"sizes": {"r": 4}, "topology": as_topology("atlas-800t-a2:4")}
+            ring = replaced(step, F32(8, 4), algorithm="ring", **options)
+            assert ring.max_bytes_sent == 6 * nbytes / 4
+            native = replaced(step, F32(8, 4), algorithm="native", **options)
+            assert [(event.kind, event.nbytes) for event in native] == [("psum", nbytes)]
+            assert [event.nbytes for event in hccljax.trace(step, F32(8, 4), axis_sizes={"r": 4})] == [nbytes]
+
     def test_inside_scan_and_gradients(self):
         def loss(w, x):
             return lax.scan(lambda v, one: (jnp.tanh(lax.psum(v @ one, "r")), None), x, w)[0].sum()
@@ -85,7 +119,7 @@ class TestReplaced:
             loss = lambda w, x: ((x @ w) ** 2).sum()  # noqa: E731
             return jax.shard_map(jax.grad(loss), mesh=mesh, in_specs=(spec(), spec("r")), out_specs=spec())(w, x)
 
-        schedule = trace_with(step, (F32(8, 8), F32(8, 8)), {}, False, replacing(as_topology("4"), range(4), "ring"))
+        schedule = trace_with(step, (F32(8, 8), F32(8, 8)), {}, False, Replacing(as_topology("4"), None, "ring"))
         assert [event.label for event in schedule] == ["ring_reduce_scatter", "ring_all_gather"]
 
     def test_native_stays_what_it_is(self):
@@ -281,9 +315,24 @@ class TestPredict:
             self.predicted(settings={"HCCL_ALGO": "rign"})
         with pytest.raises(ArgumentError, match="axis_sizes=8: expected axis names"):
             self.predicted(axis_sizes=8)
-        with pytest.raises(ArgumentError, match="a place for each of 8 ranks"):
-            self.predicted(placement=[0, 1, 2])
-        with pytest.raises(ArgumentError, match="samples=0"):
-            self.predicted(samples=0)
-        with pytest.raises(ArgumentError, match="compare='ring'"):
-            self.predicted(compare="ring")
+        mesh, spec = jax.sharding.AbstractMesh((16,), ("data",)), jax.sharding.PartitionSpec()
+        mapped = jax.shard_map(lambda x: lax.psum(x, "data"), mesh=mesh, in_specs=spec, out_specs=spec)
+        with pytest.raises(ArgumentError, match=r"axes data=16 make 16 ranks, but atlas-800t-a2:8 has 8"):
+            hccljax.predict(mapped, F32(8), axis_sizes={}, topology="atlas-800t-a2:8")
+
+    @pytest.mark.parametrize(
+        ("name", "values", "expected"),
+        [
+            ("axis_sizes", [{"data": "8"}, {"data": 0}, {"data": True}, {3: 8}, [("data", 8)]], "expected axis names"),
+            ("placement", [[0, 1, 2], 3, [*range(7), 99], [*range(7), 0], "01234567"], "for each of the 8 ranks"),
+            ("placement", [[[0], [1, 2]]], "expected one place for each rank"),
+            ("samples", [0, -1, float("nan"), float("inf"), True, "3", 1j], "expected a finite number above 0"),
+            ("compare", ["ring", None, 3, [3]], "expected a sequence of values"),
+            ("settings", [3, [], "HCCL_ALGO=ring"], "expected HCCL variables and their values"),
+            ("rates", [3], "expected hccljax.Rates"),
+        ],
+    )
+    def test_what_cannot_be_is_refused_before_the_step_is_walked(self, name, values, expected):
+        for value in values:
+            with pytest.raises(ArgumentError, match=f"{name}=.*{expected}"):
+                self.predicted(**{name: value})
