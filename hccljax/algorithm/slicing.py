@@ -81,7 +81,7 @@ def in_slices(
         width = even
     rows = lax.reshape(x, (x.shape[0], length) if blocks_in else (length,))
     reach = max(1, INDEXED // width) * width  # what one loop can index: all, unless there are billions of elements
-    parts = []
+    parts: list[jax.Array] = []
     for start in range(0, length, reach):
         first = max(0, min(start, length - width))
         part = lax.slice_in_dim(rows, first, min(start + reach, length), axis=-1) if reach < length else rows

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -12,10 +14,12 @@ import numpy as np
 from hccljax.algorithm import Algorithm
 from hccljax.environment import environment
 from hccljax.errors import ArgumentError, shown
-from hccljax.prediction.replacing import replacing
+from hccljax.prediction.replacing import Replacing
 from hccljax.schedule import Schedule
-from hccljax.schedule.tracing import trace_with
+from hccljax.schedule.ranks import Ranks
+from hccljax.schedule.tracing import checked_sizes, trace_with
 from hccljax.timing import Rates, Simulation, simulate
+from hccljax.timing.settling import settled
 from hccljax.timing.simulation import duration
 from hccljax.topology import Topology, with_figures
 
@@ -28,7 +32,8 @@ class Prediction:
       simulation: the step with the settings it was asked for.
       schedule: what it computes and communicates.
       samples: of one step, all ranks together; None if not given.
-      communicators: seconds that the messages over each set of axes take one after another on the busiest way, by axes.
+      communicators: by axes: seconds that their messages take one after another, each message that of its event which
+        takes longest.
       alternatives: the same step under other values of HCCL_ALGO, by value.
     """
 
@@ -113,27 +118,45 @@ def predict(
     >>> found.communication_share
     1.0
     """
-    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, (int, float)) or samples <= 0):
-        raise ArgumentError(f"samples={shown(samples)}: expected a number above 0, or None")
-    if isinstance(compare, str):
-        raise ArgumentError(f"compare={shown(compare)}: expected a sequence of values, such as ['ring', 'tree']")
+    _check(samples, compare, settings, placement)
     tiers = with_figures(topology)
     if isinstance(axis_sizes, (jax.sharding.Mesh, jax.sharding.AbstractMesh)):
         axis_sizes = dict(axis_sizes.shape)
-    if not isinstance(axis_sizes, Mapping):
-        raise ArgumentError(f"axis_sizes={shown(axis_sizes)}: expected axis names and their sizes, or a mesh")
-    n = int(np.prod([1, *axis_sizes.values()]))
-    places = list(range(max(n, tiers.ranks))) if placement is None else list(placement)
+    sizes = checked_sizes(axis_sizes)
 
     def simulated(variables: Mapping[str, str], wanted: str | Algorithm | None) -> tuple[Schedule, Simulation]:
-        with environment(variables):
-            schedule = trace_with(step, args, axis_sizes, True, replacing(tiers, places, wanted))
-        return schedule, simulate(schedule, tiers, placement=placement, rates=rates)
+        replacing = Replacing(tiers, placement, wanted)
 
-    if len(places) < n:
-        raise ArgumentError(f"placement={shown(placement)}: expected a place for each of {n} ranks")
-    if n > tiers.ranks:
-        raise ArgumentError(f"axis_sizes={dict(axis_sizes)} make {n} ranks, but {tiers} has {tiers.ranks}")
+        def instead(sizes: Mapping[str, int]) -> Any:  # with the axes that the step maps itself
+            ranks = Ranks(sizes)
+            if ranks.n > tiers.ranks:
+                raise ArgumentError(f"axes {ranks} make {ranks.n} ranks, but {tiers} has {tiers.ranks}")
+            settled(Schedule((), ranks=ranks), tiers, placement, rates=rates)
+            return replacing(sizes)
+
+        with environment(variables):
+            schedule = trace_with(step, args, sizes, True, instead)
+        found = simulate(schedule, tiers, placement=placement, rates=rates)
+        return schedule, replace(found, assumptions=(*found.assumptions, *replacing.assumptions))
+
     schedule, simulation = simulated(settings or {}, algorithm)
     others = {text: simulated({**(settings or {}), "HCCL_ALGO": text}, None)[1] for text in compare}
     return Prediction(simulation, schedule, samples, simulation.busy_by_axes(), others)
+
+
+def _check(samples: object, compare: object, settings: object, placement: object) -> None:
+    """Raises for what can be known before the step is traced."""
+    number = isinstance(samples, numbers.Real) and not isinstance(samples, bool)
+    if samples is not None and not (number and 0 < samples < math.inf):  # type: ignore[operator]
+        raise ArgumentError(f"samples={shown(samples)}: expected a finite number above 0, or None")
+    texts = isinstance(compare, Sequence) and not isinstance(compare, str)
+    if not texts or not all(isinstance(value, str) for value in compare):  # type: ignore[attr-defined]
+        raise ArgumentError(f"compare={shown(compare)}: expected a sequence of values, such as ['ring', 'tree']")
+    if settings is not None and not isinstance(settings, Mapping):
+        raise ArgumentError(
+            f"settings={shown(settings)}: expected HCCL variables and their values, such as {{'HCCL_ALGO': 'ring'}}"
+        )
+    try:
+        np.asarray(placement)
+    except ValueError:
+        raise ArgumentError(f"placement={shown(placement)}: expected one place for each rank") from None

@@ -20,12 +20,11 @@ from hccljax.proof.known import evaluated
 from hccljax.proof.movement import INDICES, RULES, aligned
 from hccljax.proof.terms import SHIFT, UNRECEIVED, UNSET, Terms
 from hccljax.proof.values import AXIS, Data, Value, unprovable
+from hccljax.schedule.collective import COLLECTIVES
 from hccljax.schedule.liveness import live, shaped, short_name
 from hccljax.schedule.ranks import Ranks
 from hccljax.schedule.reading import event_of
-from hccljax.schedule.walk import ONE_SHOT, PERMUTES
 
-_COMMUNICATING = ONE_SHOT | PERMUTES
 _COMBINING = {"add": "add", "add_any": "add", "mul": "mul", "max": "max", "min": "min"}
 _REDUCING = {"reduce_sum": "add", "reduce_prod": "mul", "reduce_max": "max", "reduce_min": "min"}
 _SCATTERING = {"scatter": None, "scatter-add": "add", "scatter-mul": "mul", "scatter-max": "max", "scatter-min": "min"}
@@ -55,7 +54,7 @@ class Interpreter:
             name, operands = short_name(equation), read(equation.invars)
             if name in CONTROL:
                 outputs = CONTROL[name](self, equation, operands, outputs_used)
-            elif name in _COMMUNICATING:
+            elif name in COLLECTIVES:
                 outputs = [self._communicated(name, equation, operand) for operand in operands]
             else:
                 outputs = self._local(name, equation, operands)
@@ -88,7 +87,7 @@ class Interpreter:
         known = not isinstance(operand, Data)
         values = operand if isinstance(operand, np.ndarray) else operand.codes
         values = np.broadcast_to(values, (self.p, *values.shape[1:]))
-        if name in PERMUTES:
+        if COLLECTIVES[name].sends_once:
             out = permuted(values, wiring, 0 if known else UNRECEIVED << SHIFT)
         else:
             combine = (lambda a, b, primitive: _ON_KNOWN[primitive](a, b)) if known else self._combine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,39 +12,30 @@ from jax.extend.core import JaxprEqn
 from hccljax.errors import ArgumentError, shown
 from hccljax.layout import Layout, Pairs, Pattern, Shift, checked_pairs, whole
 from hccljax.partition import listed
+from hccljax.schedule.collective import COLLECTIVES
 from hccljax.schedule.event import Event
 from hccljax.schedule.liveness import shaped, short_name
 from hccljax.schedule.ranks import Ranks
-
-# Full-mesh primitives whose operand is cut into one block a rank; the others send it whole to everybody.
-_CUT = frozenset({"hccl_mesh_exchange", "all_to_all", "reduce_scatter", "unreduced_reduce_scatter"})
-
-_KINDS = {
-    "hccl_permute": "permute",
-    "ppermute": "permute",
-    "hccl_mesh_exchange": "mesh_exchange",
-    "hccl_mesh_gather": "mesh_gather",
-    "psum_invariant": "psum",
-    "unreduced_psum": "psum",
-    "all_gather_invariant": "all_gather",
-    "all_gather_reduced": "all_gather",
-    "unreduced_reduce_scatter": "reduce_scatter",
-}
-"""What communicates alike has one kind, whatever replication type JAX gives the result."""
 
 
 def event_of(equation: JaxprEqn, ranks: Ranks, **fields: Any) -> Event:
     """The event of a communication equation; fields are those that the equation itself does not say."""
     name, parameters = short_name(equation), equation.params
+    collective = COLLECTIVES[name]
     operands = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in shaped(equation.invars))
-    nbytes = sum(operand.size * operand.dtype.itemsize for operand in operands)
+    # Array dimensions among the axes of a psum are reduced on the rank, before anything is sent.
+    within = {axis for axis in parameters.get("axes", ()) if isinstance(axis, int)}
+    nbytes = sum(
+        operand.dtype.itemsize * math.prod(size for k, size in enumerate(operand.shape) if k not in within)
+        for operand in operands
+    )
     axes, layout, pattern = _who(name, parameters, ranks)
     return Event(
-        kind=_KINDS.get(name, name),
+        kind=collective.kind,
         primitive=name,
         label=str(parameters.get("label", "")),
         operands=operands,
-        nbytes=nbytes // layout.p if name in _CUT else nbytes,
+        nbytes=nbytes // layout.p if collective.cut else nbytes,
         pattern=pattern,
         axes=axes,
         layout=layout,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
 from hccljax.algorithm.base import registered_so_far
@@ -68,7 +69,7 @@ def trace_with(
     """``trace``, with collectives of ``jax.lax`` replaced: instead gives what a Walker takes, for all axis sizes."""
     if not callable(fn):
         raise ArgumentError(f"trace got {shown(fn)}: expected a per-device function, its arguments after it")
-    sizes = _checked_sizes(axis_sizes)
+    sizes = checked_sizes(axis_sizes)
     with traced_apart(f"{fingerprint()};{registered_so_far()}"):  # what decides which algorithm runs
         traced = jax.make_jaxpr(fn, axis_env=list(sizes.items()))(*args).jaxpr
         sizes = _with_inner_axes(traced, sizes)
@@ -79,11 +80,16 @@ def trace_with(
     return Schedule(*resolved(events, loops), recorder.ranks)
 
 
-def _checked_sizes(axis_sizes: Mapping[str, int]) -> dict[str, int]:
-    sizes = dict(axis_sizes) if isinstance(axis_sizes, Mapping) else {"": 0}
-    if not all(isinstance(size, int) and size > 0 for size in sizes.values()):
-        raise ArgumentError(f"axis_sizes={axis_sizes!r}: expected axis names and their sizes, such as {{'rank': 8}}")
-    return sizes
+def checked_sizes(axis_sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of mapped axes as a dict of ints, once they are known to be that."""
+    if not isinstance(axis_sizes, Mapping) or not all(
+        isinstance(axis, str) and isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size > 0
+        for axis, size in axis_sizes.items()
+    ):
+        raise ArgumentError(
+            f"axis_sizes={shown(axis_sizes)}: expected axis names and their sizes, such as {{'rank': 8}}"
+        )
+    return {axis: int(size) for axis, size in axis_sizes.items()}
 
 
 def _with_inner_axes(jaxpr: Jaxpr, sizes: dict[str, int]) -> dict[str, int]:

@@ -14,25 +14,13 @@ import jax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
 
 from hccljax.errors import ArgumentError
+from hccljax.schedule.collective import COLLECTIVES
 from hccljax.schedule.liveness import CALLS, Flags, inner_jaxpr, live, scan_used, shaped, short_name
 from hccljax.schedule.source import Source, at, source_of
 
 Value = TypeVar("Value")
 Body = Callable[[list[Value]], list[Value]]
 Branch = Callable[["Interpretation[Value]"], list[Value]]
-
-ONE_SHOT = frozenset(
-    {
-        "hccl_mesh_exchange", "hccl_mesh_gather", "all_to_all",
-        "psum", "psum_invariant", "unreduced_psum", "pmax", "pmin",
-        "all_gather", "all_gather_invariant", "all_gather_reduced",
-        "reduce_scatter", "unreduced_reduce_scatter",
-    }
-)  # fmt: skip
-"""Primitives in which every rank talks to every other at once."""
-
-PERMUTES = frozenset({"hccl_permute", "ppermute"})
-"""Primitives that send at most one message from each rank."""
 
 _UNCOUNTABLE = frozenset({"ragged_all_to_all", "pbroadcast", "psend", "precv"})
 _LINKED = frozenset({"hccl_linear", "hccl_reduce"})  # calls of a function that is no jaxpr yet
@@ -128,7 +116,7 @@ class Walker(Generic[Value]):
 def communication_in(jaxpr: Jaxpr) -> JaxprEqn | None:
     """The first communication inside a jaxpr, at any depth, or None."""
     for equation in jaxpr.eqns:
-        if short_name(equation) in ONE_SHOT | PERMUTES | _UNCOUNTABLE | _LINKED:
+        if short_name(equation) in COLLECTIVES.keys() | _UNCOUNTABLE | _LINKED:
             return equation
         for inner in jaxprs_in_params(equation.params):
             found = communication_in(inner)
@@ -172,7 +160,7 @@ def _communication(walker: Walk, equation: JaxprEqn, used: Flags, operands: Valu
 def _uncountable(walker: Walk, equation: JaxprEqn, used: Flags, operands: Values) -> Values:
     raise ArgumentError(
         f"{at(walker.source_of(equation))}{equation.primitive.name!r} cannot be counted: its messages are not known "
-        f"while tracing; expected permutes, or one of {', '.join(sorted(ONE_SHOT))}"
+        f"while tracing; expected one of {', '.join(sorted(COLLECTIVES))}"
     )
 
 
@@ -214,7 +202,7 @@ def _cond(walker: Walk, equation: JaxprEqn, used: Flags, operands: Values) -> Va
 
 
 _HANDLERS: dict[str, Handler] = {
-    **dict.fromkeys(ONE_SHOT | PERMUTES, _communication),
+    **dict.fromkeys(COLLECTIVES, _communication),
     **dict.fromkeys(_UNCOUNTABLE, _uncountable),
     **dict.fromkeys(CALLS, _call),
     **dict.fromkeys(_LINKED, _linked),

@@ -45,6 +45,8 @@ class Topology:
 
     def __post_init__(self) -> None:
         self._settle_sizes()
+        if self.ranks > MOST_RANKS:
+            raise ArgumentError(f"Topology of {self.ranks:,} ranks: expected {MOST_RANKS:,} at most")
         object.__setattr__(self, "levels", tuple(self.levels))
         for level in self.levels:
             if not isinstance(level, Level):
@@ -202,6 +204,4 @@ def as_sizes(sizes: Iterable[int], what: str, each: str = "level, level 0 first"
         members = ()
     if not members:
         raise ArgumentError(f"{what} {shown(sizes)}: expected one positive int for each {each}")
-    if math.prod(members) > MOST_RANKS:
-        raise ArgumentError(f"{what} {shown(sizes)}: {math.prod(members):,} ranks; expected {MOST_RANKS:,} at most")
     return members

@@ -234,6 +234,13 @@ def mesh_of(*processes):
     return SimpleNamespace(devices=devices)
 
 
+def test_more_ranks_than_there_may_be():
+    with pytest.raises(ArgumentError, match="ranks: expected 16,777,216 at most"):
+        as_topology("9999999x9999999x9999999")
+    with pytest.raises(ArgumentError, match="ranks: expected 16,777,216 at most"):
+        hccljax.lower_bound("all_reduce", 8, "5000x5000")
+
+
 class TestMesh:
     def test_one_process(self):
         assert from_mesh(jax.make_mesh((2, 4), ("a", "b"))) == Topology((8,))
