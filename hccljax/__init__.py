@@ -50,7 +50,7 @@ from hccljax.rank_table import RankTable, RankTableError, read_rank_table
 from hccljax.schedule import Schedule, trace
 from hccljax.selection import Decision, algorithms, explain, policies, register_policy
 from hccljax.timing import Rates, closed_form, lower_bound, simulate
-from hccljax.topology import Level, Topology
+from hccljax.topology import Level, Topology, as_topology, with_figures
 from hccljax.training import SyncReport, as_varying, check_in_sync, sync_gradients, synchronized, value_and_grad
 
 __version__ = "0.1.0"
@@ -89,6 +89,7 @@ __all__ = [
     "all_to_all",
     "all_to_all_v",
     "all_to_all_vc",
+    "as_topology",
     "as_varying",
     "barrier",
     "batch_send_recv",
@@ -115,4 +116,5 @@ __all__ = [
     "trace",
     "value_and_grad",
     "verify",
+    "with_figures",
 ]

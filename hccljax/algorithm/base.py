@@ -240,10 +240,18 @@ RESERVED = ("hierarchical", "fastest", "fullmesh", "NA", "null")
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _REGISTRY: dict[str, Algorithm] = {}
+_REPLACED: list[Algorithm] = []
 
 
-def register(algorithm: Algorithm) -> Algorithm:
+def register(algorithm: Algorithm, *, replace: bool = False) -> Algorithm:
     """Makes an algorithm known under its name, for ``algorithm=`` and HCCL_ALGO; returns it.
+
+    From then on it is a candidate of ``algorithm="fastest"``, too: prove it first, with ``hccljax.verify``.
+
+    Args:
+      algorithm: the record.
+      replace: True takes the place of an algorithm of that name that was registered before, as a notebook cell does
+        that runs twice; not of hccljax's own.
 
     Raises:
       ArgumentError: another algorithm has the name already, or HCCL_ALGO could not say it.
@@ -256,10 +264,22 @@ def register(algorithm: Algorithm) -> Algorithm:
             f"letters, digits, '_', '-' and '.', and none of {', '.join(RESERVED)}: choose another name"
         )
     known = _REGISTRY.get(algorithm.name)
-    if known is not None and known != algorithm:
-        raise ArgumentError(f"an algorithm named {algorithm.name!r} is registered already: choose another name")
+    if known == algorithm:
+        return algorithm
+    own = known is not None and _is_own(known)
+    if known is not None and (own or not replace):
+        fix = "choose another name" if own else "choose another name, or pass replace=True"
+        raise ArgumentError(f"an algorithm named {algorithm.name!r} is registered already: {fix}")
+    if known is not None:
+        _REPLACED.append(known)
     _REGISTRY[algorithm.name] = algorithm
     return algorithm
+
+
+def _is_own(algorithm: Algorithm) -> bool:
+    """True for those that hccljax brings along."""
+    kernels = [getattr(algorithm, operator) for operator in OPERATORS]
+    return any(getattr(kernel, "__module__", "").startswith("hccljax.algorithm") for kernel in kernels)
 
 
 def registered(name: str) -> Algorithm:
@@ -271,8 +291,8 @@ def registered(name: str) -> Algorithm:
 
 
 def registered_so_far() -> int:
-    """How many algorithms are registered: it grows when a name comes to mean something."""
-    return len(_REGISTRY)
+    """How often an algorithm was registered: it grows when a name comes to mean something, or something else."""
+    return len(_REGISTRY) + len(_REPLACED)
 
 
 def algorithms() -> tuple[str, ...]:

@@ -92,8 +92,10 @@ def predict(
     collective of ``jax.lax`` is costed as the algorithm that hccljax would choose for it on the ranks that it joins.
 
     Args:
-      step: a per-device function, as ``hccljax.trace`` takes it.
-      args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct``, with one device's shapes.
+      step: a per-device function, as ``hccljax.trace`` takes it. Collectives of hccljax inside it run as they are
+        written: they know the tiers that their own ``topology=`` says, and no others.
+      args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct``, with one device's shapes, or the whole
+        arrays' if step maps itself.
       axis_sizes: sizes of the mapped axes, or a mesh that has them; ranks are numbered by flattening them, the last one
         fastest. ``{}`` if step maps all of its axes by ``shard_map``.
       topology: such as ``"atlas-800t-a2:4x8"``; one without figures is given those of atlas-800t-a2.

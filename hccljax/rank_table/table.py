@@ -67,7 +67,7 @@ class RankTable:
 
     @property
     def topology(self) -> Topology:
-        """The tiers: servers, and super pods where all are alike. ``with_figures`` gives them a preset's links.
+        """The tiers: servers, and super pods where all are alike. ``hccljax.with_figures`` gives them a preset's links.
 
         Pods of unequal size make no tier (see ``even_pods``): the servers are then all in one.
         """

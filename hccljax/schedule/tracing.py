@@ -32,8 +32,11 @@ def trace(fn: Callable[..., Any], *args: Any, axis_sizes: Mapping[str, int], com
 
     Args:
       fn: a function as it stands inside ``jax.shard_map``, or one that calls ``jax.shard_map`` itself (over a
-        ``jax.sharding.AbstractMesh``, say). What ``jax.vmap`` maps inside fn stays on one device and does not count.
-      args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct``, with one device's shapes.
+        ``jax.sharding.AbstractMesh``, say). With ``axis_sizes`` it is traced as an unchecked ``shard_map`` runs it
+        (``check_vma=False``): differentiation inserts a ``psum`` in a checked ``shard_map`` inside fn only. What
+        ``jax.vmap`` maps inside fn stays on one device and does not count.
+      args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct``, with one device's shapes, or the whole
+        arrays' if fn calls ``jax.shard_map`` itself.
       axis_sizes: sizes of the mapped axes; ``{}`` if fn maps all of them by ``shard_map``. Ranks are numbered by
         flattening them in this order, the last one changing fastest, those of a shard_map inside after them; a
         communication over some of them happens at once for every index of the others.

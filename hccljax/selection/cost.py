@@ -18,7 +18,7 @@ from hccljax.algorithm import Algorithm, base, hierarchy, registered
 from hccljax.algorithm.base import COMPOSED, Cost
 from hccljax.algorithm.hierarchical import serves
 from hccljax.algorithm.slicing import fillings
-from hccljax.errors import UnreachableError
+from hccljax.errors import HcclError, UnreachableError
 from hccljax.selection.policies import Question, register_policy
 from hccljax.selection.substitute import lack
 from hccljax.timing.exchange import EXCHANGES, LARGEST, exchange_seconds
@@ -70,12 +70,12 @@ class Field:
         return found
 
     def seconds(self, record: Algorithm, sizes: Sequence[int]) -> np.ndarray:
-        """What an algorithm takes on all ranks for messages of several sizes: [sizes]; inf if it needs lost links."""
+        """What an algorithm takes on all ranks for messages of several sizes: [sizes]; inf if it cannot run."""
         counts = [fillings(nbytes, self.buffer) for nbytes in sizes]
         parts = [-(-n // k) for n, k in zip(sizes, counts, strict=True)]
         try:
             return np.array(counts) * self._unsliced(record, parts)
-        except UnreachableError:
+        except HcclError:  # links that it needs are lost, or its kernel wants another number of ranks
             return np.full(len(sizes), np.inf)
 
     def _unsliced(self, record: Algorithm, sizes: Sequence[int]) -> np.ndarray:
@@ -127,7 +127,7 @@ class Field:
             record = registered(name)
             quick = name != "native" and (name not in EXCHANGES or tiers[k] <= LARGEST)
             if quick and serves(record, self.operator, top) and all(record.supports(part) for part in parts):
-                with suppress(UnreachableError):
+                with suppress(HcclError):
                     run = [kernel_seconds(record, part, tiers[k], seen, self.topology, None, stride) for part in parts]
                     times[name] = np.sum(run, axis=0)
         if not times:
@@ -177,8 +177,8 @@ def fastest(field: Field, nbytes: int) -> tuple[Candidate, float, Candidate | No
     lines = sorted(((on_line(one.seconds, nbytes), one) for one in table(field)), key=lambda line: line[0])
     if not math.isfinite(lines[0][0]):
         raise UnreachableError(
-            f"{field.operator} on {field.topology}: every algorithm needs ranks to talk that cannot reach each other; "
-            f"expected links that connect all ranks"
+            f"{field.operator} on {field.topology}: no algorithm can run, as every one needs ranks to talk that cannot "
+            f"reach each other; expected links that connect all ranks"
         )
     near = [(seconds, one) for seconds, one in lines if seconds <= CLOSE * lines[0][0]]
     if len(near) > 1:

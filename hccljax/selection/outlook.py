@@ -60,7 +60,7 @@ class Outlook:
       bound: the least time that any algorithm takes.
       switches: which algorithm is the fastest from which size on, the smallest size first.
       hccl: what HCCL's own selector (policy ``cann``) takes, with its reason.
-      cut_off: algorithms that cannot run here, since they need ranks to talk that lost links keep apart.
+      cut_off: algorithms that cannot run here: links that they need are lost, or their kernel refuses so many ranks.
     """
 
     topology: str
@@ -93,7 +93,7 @@ class Outlook:
                 verdict = f"{self.margin:.2f} × the fastest, {quickest.algorithm}"
             found.append(f"  time:  {duration(self.chosen.seconds)} predicted, {verdict}")
         if self.cut_off:
-            found.append(f"  cannot run, as links that it needs are lost: {', '.join(self.cut_off)}")
+            found.append(f"  cannot run here: {', '.join(self.cut_off)}")
         if self.prospects:
             found += self._table()
         fastest = ", ".join(f"{switch.algorithm} from {_size(switch.nbytes)}" for switch in self.switches)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+import hccljax
 from hccljax.errors import ArgumentError
 from hccljax.topology import Level, Preset, Topology, as_topology, from_mesh, presets, register_preset, with_figures
 from hccljax.topology.presets import PRESETS, tiered
