@@ -1,9 +1,10 @@
-"""Every error and warning of hccljax; messages lead with HCCL's own code where it has one.
+"""The errors and warnings of hccljax; a message leads with HCCL's own code where it has one.
 
 HcclError
 ├── ArgumentError      EI0003  a bad operator argument (also a ValueError)
 │   └── DtypeError     EI0003  a dtype the operator has no meaning for (also a TypeError)
 ├── AxisError          EI0003  an axis name that is not mapped here (also a NameError)
+├── RankTableError     EI0004, EI0014, EI0017  a bad rank table (also a ValueError); defined in hccljax.rank_table
 ├── SettingError       EI0001  a bad environment variable or HCCL_ALGO text (also a ValueError)
 ├── UnsupportedError           an algorithm that has no such operator here (also a NotImplementedError)
 ├── UnreachableError           ranks with no working way between them (also a ConnectionError)

@@ -32,8 +32,7 @@ class Prediction:
       simulation: the step with the settings it was asked for.
       schedule: what it computes and communicates.
       samples: of one step, all ranks together; None if not given.
-      communicators: by axes: seconds that their messages take one after another, each message that of its event which
-        takes longest.
+      communicators: seconds by axes: all rounds of messages over them, one after another, each as long as its slowest.
       alternatives: the same step under other values of HCCL_ALGO, by value.
     """
 

@@ -23,9 +23,6 @@ from hccljax.schedule.ranks import Ranks
 from hccljax.timing import lower_bound
 from hccljax.topology import Topology
 
-_REDUCED: dict[str, Callable[..., jax.Array]] = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}
-"""Over dimensions of one rank's array; () is none."""
-
 Groups = tuple[tuple[int, ...], ...]
 
 
@@ -69,7 +66,8 @@ class Replacement:
             )
         if self.kind == "all_to_all":
             return all_to_all(x, group, *self.dimensions, tiled=self.tiled, **options)
-        x = _REDUCED[reduction](x, axis=self.dimensions)
+        if self.dimensions:
+            x = _within(x, reduction, self.dimensions)
         first, *others = group.classes
         out = all_reduce(x, first, reduction, **options)
         for one, topology in zip(others, self.topologies[1:], strict=True):
@@ -149,6 +147,13 @@ class Replacing:
                 self.differing.add(", ".join(axes))
             found.append(list(parts))
         return found
+
+
+def _within(x: jax.Array, reduction: str, dimensions: tuple[int, ...]) -> jax.Array:
+    """x reduced over some of its own dimensions, in its dtype."""
+    if reduction == "sum":
+        return jnp.sum(x, axis=dimensions, dtype=x.dtype)
+    return (jnp.max if reduction == "max" else jnp.min)(x, axis=dimensions)
 
 
 def _slowest(operator: str, equation: JaxprEqn, parts: Sequence[Topology]) -> Topology:

@@ -11,6 +11,9 @@ from hccljax.errors import shown
 from hccljax.rank_table.problems import BAD_FIELD, BAD_VALUE, Problem
 from hccljax.rank_table.table import Rank
 
+LARGEST = 2**31 - 1
+"""The largest number of a rank or a device."""
+
 _MISSING_SHOWN = 5
 
 
@@ -29,32 +32,37 @@ class Placed:
     names: tuple[str, str, str] = ("rank_id", "device_id", "device_ip")
 
 
-def number(value: str | None, path: str, problems: list[Problem], most: int = 2**31 - 1, least: int = 0) -> int:
-    """A text as a whole number; a problem is noted, and -1 is the answer, if it is none."""
-    text = value or ""
-    if not (text.isascii() and text.isdigit()) or len(text) > 10 or not least <= int(text) <= most:
+def whole(text: str) -> int | None:
+    """A text of digits as a number of up to 10 digits; None if it is something else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
+
+
+def number(value: str | int | None, path: str, problems: list[Problem], most: int = LARGEST, least: int = 0) -> int:
+    """A number, or a text that is one; a problem is noted, and -1 is the answer, if it is none or out of range."""
+    known = whole(value or "") if value is None or isinstance(value, str) else value
+    if known is None or not least <= known <= most:
         problems.append(Problem(BAD_VALUE, path, f"is {shown(value)}; expected a whole number, {least} to {most}"))
         return -1
-    return int(text)
+    return known
 
 
 def port(value: str | int | None, path: str, problems: list[Problem]) -> None:
     """Notes a problem if a port is given and none that exists."""
-    if value is None:
-        return
-    if isinstance(value, str):
+    if value is not None:
         number(value, path, problems, 65535, 1)
-    elif not 1 <= value <= 65535:
-        problems.append(Problem(BAD_VALUE, path, f"is {value}; expected a port, 1 to 65535"))
 
 
 def counted(value: str | int | None, path: str, there: int, what: str, problems: list[Problem]) -> None:
     """Notes a problem if a count is given and is not that of what is there."""
-    if value is None:
-        return
-    text = str(value)
-    if not (text.isascii() and text.isdigit()) or len(text) > 10 or int(text) != there:
+    if value is not None and (whole(value) if isinstance(value, str) else value) != there:
         problems.append(Problem(BAD_VALUE, path, f"is {shown(value)}, but {there} {what} are listed; expected {there}"))
+
+
+def check_status(status: str | None, problems: list[Problem]) -> None:
+    """Notes a problem if a table says that it is not ready."""
+    if status not in (None, "completed"):
+        why = " (it is still being written)" if status == "initializing" else ""
+        problems.append(Problem(BAD_VALUE, "status", f"is {shown(status)}{why}; expected 'completed'"))
 
 
 def name(value: str, path: str, problems: list[Problem], longest: int = 64) -> None:

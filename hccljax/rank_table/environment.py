@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from hccljax.errors import SettingError, shown
+from hccljax.rank_table.checks import LARGEST, whole
 from hccljax.rank_table.reading import read_rank_table
 from hccljax.rank_table.table import RankTable
 
@@ -30,6 +31,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> tuple[RankTable
 
 
 def _number(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > 9:
-        raise SettingError(f"{name} is {shown(text)}, expected a whole number")
-    return int(text)
+    known = whole(text)
+    if known is None or known > LARGEST:
+        raise SettingError(f"{name} is {shown(text)}; expected a whole number, 0 to {LARGEST}")
+    return known

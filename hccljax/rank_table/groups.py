@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from hccljax.rank_table.checks import Placed, check_ranks, counted, name, number
-from hccljax.rank_table.formats import Found, GroupTable
+from typing import Any
+
+from hccljax.rank_table.checks import Placed, check_ranks, check_status, counted, name, number
+from hccljax.rank_table.formats import Found, GroupTable, stated
 from hccljax.rank_table.problems import BAD_FIELD, BAD_VALUE, Problem
 from hccljax.rank_table.table import Rank, RankTable
-from hccljax.rank_table.v1 import check_status
 
 
 def of_groups(table: GroupTable) -> Found:
     """The ranks of a table, by order or (lab form) by their rank_id; or what is wrong with it."""
     problems: list[Problem] = []
-    if table.status is not None:
-        check_status(table.status, problems)
+    check_status(table.status, problems)
     if not table.group_list:
         problems.append(Problem(BAD_VALUE, "group_list", "is empty; expected a group at least"))
     counted(table.group_count, "group_count", len(table.group_list), "groups", problems)
@@ -39,15 +39,12 @@ def of_groups(table: GroupTable) -> Found:
         first = number(instance.rank_id, f"{path}.rank_id", problems) if instance.rank_id is not None else len(placed)
         for d, device in enumerate(instance.devices):
             where = f"{path}.devices[{d}]"
-            others = device.model_extra or {}
-            if instance.pod_name is not None:
-                others = {**others, "pod_name": instance.pod_name}
             rank = Rank(
                 first + d if first >= 0 else -1,
                 instance.server_id,
                 number(device.device_id, f"{where}.device_id", problems),
                 device.device_ip or None,
-                others=others,
+                others=stated(device, "device_id", "device_ip"),
             )
             names = ("rank_id", f"devices[{d}].device_id", f"devices[{d}].device_ip")
             placed.append(Placed(rank, path, names))
@@ -55,5 +52,20 @@ def of_groups(table: GroupTable) -> Found:
     if problems:
         return None, problems
     ranks = tuple(sorted((one.rank for one in placed), key=lambda rank: rank.rank_id))
-    others = {"status": table.status, "groups": [group.group_name for group in table.group_list]}
-    return RankTable("lab" if lab else "group_list", ranks, {**others, **(table.model_extra or {})}), []
+    others = {"status": table.status, **(table.model_extra or {})}
+    return RankTable("lab" if lab else "group_list", ranks, others, {"groups": _groups(table, placed)}), []
+
+
+def _groups(table: GroupTable, placed: list[Placed]) -> list[dict[str, Any]]:
+    """The groups and their instances as they stand in the file, an instance with the ids of its ranks."""
+    ids = iter([one.rank.rank_id for one in placed])
+    return [
+        {
+            **stated(group, "instance_list"),
+            "instance_list": [
+                {**stated(instance, "devices", "rank_id"), "devices": [next(ids) for _ in instance.devices]}
+                for instance in group.instance_list
+            ],
+        }
+        for group in table.group_list
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,7 +46,7 @@ def read_rank_table(source: str | bytes | os.PathLike[str] | Mapping[str, Any]) 
     >>> len(table), table.version
     (1, '1.0')
     """
-    content = source if isinstance(source, Mapping) else _parsed(_text(source))
+    content = _parsed(_as_text(source) if isinstance(source, Mapping) else _text(source))
     if not isinstance(content, Mapping):
         raise unparsable(f"it holds {shown(content)}, expected a JSON object")
     if not content:
@@ -59,6 +60,22 @@ def read_rank_table(source: str | bytes | os.PathLike[str] | Mapping[str, Any]) 
     if twice or problems or table is None:
         raise RankTableError([*twice, *problems])
     return table
+
+
+def _as_text(source: Mapping[Any, Any]) -> str:
+    """An object as JSON: what a table keeps of it is then what a file could say."""
+    try:
+        return json.dumps(source, default=_plain, allow_nan=False)
+    except RecursionError:
+        raise unparsable("it is nested too deeply") from None
+    except (TypeError, ValueError) as error:
+        raise unparsable(f"it is no JSON object: {error}") from None
+
+
+def _plain(value: object) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{shown(value)} is neither a text, a number, a list nor an object")
 
 
 def _text(source: object) -> str:
@@ -84,7 +101,7 @@ def _text(source: object) -> str:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
         raise unparsable("it is nested too deeply") from None
     except ValueError as error:
@@ -101,6 +118,12 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
 
 def _no_number(word: str) -> Any:
     raise ValueError(f"{word} is no number in JSON")
+
+
+def _finite(text: str) -> float:
+    if math.isinf(float(text)):
+        raise ValueError(f"{shown(text)} is larger than any number here")
+    return float(text)
 
 
 def _looked_through(content: Mapping[str, Any]) -> tuple[list[Problem], str]:

@@ -41,12 +41,16 @@ class RankTable:
     Attributes:
       version: ``"1.0"``, ``"1.2"``, ``"2.0"``, ``"group_list"`` or ``"lab"``.
       ranks: in the order of their ids.
-      others: further fields of the file and of its servers (``server_list``), by name.
+      others: further fields of the file, by name.
+      parts: further fields of what the file is made of: of ``"servers"``, ``"pods"`` and the ``"pod_servers"`` in them,
+        each by its id; or the ``"groups"`` in the order of the file, each with its ``instance_list``, in which
+        ``devices`` are the ids of the instance's ranks.
     """
 
     version: str
     ranks: tuple[Rank, ...]
     others: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    parts: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         """How many ranks there are."""
@@ -82,7 +86,7 @@ class RankTable:
         return len(set(self.pods)) < 2
 
     def to(self, version: str) -> RankTable:
-        """The table in another format.
+        """The table in another format; what that has no place for is left out, and further fields are.
 
         Args:
           version: ``"1.0"``, ``"1.2"`` or ``"group_list"``; also the table's own.
@@ -95,7 +99,11 @@ class RankTable:
         return converted(self, version)
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The table as the text of a file of its format."""
+        """The table as the text of a file of its format; read again, it is an equal table.
+
+        Raises:
+          RankTableError: it holds what no file can, such as an infinite number.
+        """
         from hccljax.rank_table.writing import as_json
 
         return as_json(self, indent)

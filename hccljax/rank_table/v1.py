@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hccljax.errors import shown
-from hccljax.rank_table.checks import Placed, check_ranks, counted, name, number, port, unique
-from hccljax.rank_table.formats import Device1, Found, Table1
+from hccljax.rank_table.checks import Placed, check_ranks, check_status, counted, name, number, port, unique
+from hccljax.rank_table.formats import Device1, Found, Table1, stated
 from hccljax.rank_table.problems import BAD_FIELD, BAD_VALUE, Problem
 from hccljax.rank_table.table import Rank, RankTable
 
@@ -39,22 +37,16 @@ def of_version_1(table: Table1) -> Found:
     if problems:
         return None, problems
     ranks = tuple(sorted((one.rank for one in placed), key=lambda rank: rank.rank_id))
-    others: dict[str, Any] = {
-        "status": table.status,
-        "servers": {
-            server.server_id: server.model_dump(exclude_none=True, exclude={"device", "server_id"})
-            for server in table.server_list
+    parts = {
+        "servers": {server.server_id: stated(server, "device", "server_id") for server in table.server_list},
+        "pods": {pod.super_pod_id: stated(pod, "super_pod_id", "server_list") for pod in table.super_pod_list or ()},
+        "pod_servers": {
+            server.server_id: stated(server, "server_id")
+            for pod in table.super_pod_list or ()
+            for server in pod.server_list
         },
-        **(table.model_extra or {}),
     }
-    return RankTable(table.version, ranks, others), []
-
-
-def check_status(status: str, problems: list[Problem]) -> None:
-    """Notes a problem if a table is not ready."""
-    if status != "completed":
-        why = " (it is still being written)" if status == "initializing" else ""
-        problems.append(Problem(BAD_VALUE, "status", f"is {shown(status)}{why}; expected 'completed'"))
+    return RankTable(table.version, ranks, {"status": table.status, **(table.model_extra or {})}, parts), []
 
 
 def _rank(device: Device1, server: str, pods: dict[str, str], path: str, problems: list[Problem]) -> Rank:
@@ -67,7 +59,7 @@ def _rank(device: Device1, server: str, pods: dict[str, str], path: str, problem
         device.device_ip or None,
         pods.get(server),
         device.super_device_id,
-        device.model_dump(exclude_none=True, exclude=set(_OF_RANK)),
+        stated(device, *_OF_RANK),
     )
 
 

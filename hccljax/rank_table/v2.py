@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hccljax.rank_table.checks import Placed, check_ranks, counted, port
-from hccljax.rank_table.formats import Found, NetLevel, Rank2, Table2
+from hccljax.rank_table.checks import Placed, check_ranks, check_status, counted, number, port
+from hccljax.rank_table.formats import Found, NetLevel, Rank2, Table2, stated
 from hccljax.rank_table.problems import BAD_VALUE, Problem
 from hccljax.rank_table.table import Rank, RankTable
 
@@ -11,8 +11,7 @@ from hccljax.rank_table.table import Rank, RankTable
 def of_version_2(table: Table2) -> Found:
     """The ranks of a table, or what is wrong with it."""
     problems: list[Problem] = []
-    if table.status is not None and table.status != "completed":
-        problems.append(Problem(BAD_VALUE, "status", f"is {table.status!r}; expected 'completed'"))
+    check_status(table.status, problems)
     if not table.rank_list:
         problems.append(Problem(BAD_VALUE, "rank_list", "is empty; expected a rank at least"))
     counted(table.rank_count, "rank_count", len(table.rank_list), "ranks", problems)
@@ -36,19 +35,15 @@ def _placed(rank: Rank2, path: str, problems: list[Problem]) -> Placed:
         problems.append(Problem(BAD_VALUE, f"{path}.level_list", "has no net_layer 0; expected that of the server"))
     for field in ("device_port", "host_port"):
         port(getattr(rank, field), f"{path}.{field}", problems)
-    for field in ("rank_id", "device_id"):
-        if not 0 <= getattr(rank, field) < 2**31:
-            problems.append(Problem(BAD_VALUE, f"{path}.{field}", f"is {getattr(rank, field)}; expected 0 or more"))
+    rank_id, device = (number(getattr(rank, field), f"{path}.{field}", problems) for field in ("rank_id", "device_id"))
     outer = [level for layer, level in sorted(levels.items()) if layer > 0]
     addresses = [one.addr for level in outer for one in level.rank_addr_list if one.addr_type.upper().startswith("IP")]
     # With three layers the middle one is the super pod; with two it is the network between all servers.
     pod = outer[0].net_instance_id if len(outer) > 1 else None
     server = levels[0].net_instance_id if 0 in levels else ""
-    others = rank.model_dump(exclude_none=True, exclude={"rank_id", "device_id"})
-    known = rank.rank_id if 0 <= rank.rank_id < 2**31 else -1
-    device = rank.device_id if 0 <= rank.device_id < 2**31 else -1
+    others = stated(rank, "rank_id", "device_id")
     return Placed(
-        Rank(known, server, device, addresses[0] if addresses else None, pod, None, others),
+        Rank(rank_id, server, device, addresses[0] if addresses else None, pod, None, others),
         path,
         ("rank_id", "device_id", "level_list"),
     )
