@@ -33,7 +33,8 @@ def whole(name: str, value: Any, least: int = 0, most: int | None = None) -> int
         except TypeError:  # no integer, or one that JAX does not know while it traces
             found = None
     if found is None or found < least or (most is not None and found > most):
-        bounds = f"{least} or more" if most is None else f"{least} to {most}"
+        bounds = f"{least} or more" if most is None or most >= MOST_BYTES else f"{least} to {most}"
+        bounds += ", and not that many" if found is not None and found > least and most == MOST_BYTES else ""
         raise ArgumentError(f"{name}={shown(value)}: expected an int, {bounds}")
     return found
 

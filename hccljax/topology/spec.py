@@ -46,6 +46,10 @@ def with_figures(topology: str | Topology, preset: str = DEFAULT) -> Topology:
     divides them, else each as a server of its own. A larger server beside others is wired as large as it has to be.
     Neither has the preset's name.
 
+    Args:
+      topology: such as ``"4x8"``, or that of a rank table.
+      preset: such as ``"atlas-800t-a2"``.
+
     Raises:
       ArgumentError: no topology, a preset that is not known, or servers that it cannot have.
     """
