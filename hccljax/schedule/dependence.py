@@ -85,10 +85,16 @@ class _Reach:
         self.loop_of = {carry.number: loop.index for loop in loops for carry in loop.carries}
         self.inside: dict[Ref, tuple[Refs, Refs]] = {}
         self.last: dict[Ref, Refs] = {}
-        for loop in loops:
-            self.inside |= inside_values(loop)
-            values = last_values(loop.carries, loop.trips)
-            self.last.update(zip((carry.number for carry in loop.carries), values, strict=True))
+        for loop in _as_they_end(loops):
+            # What a loop inside leaves may be this one's own carries, some trips ago: trips are counted after this.
+            around = self._around(loop.index)
+            carries = tuple(
+                replace(carry, first=self._left(carry.first, around), update=self._left(carry.update, around))
+                for carry in loop.carries
+            )
+            self.inside |= inside_values(replace(loop, carries=carries))
+            values = last_values(carries, loop.trips)
+            self.last.update(zip((carry.number for carry in carries), values, strict=True))
 
     def of(self, event: Event) -> tuple[set[int], set[int]]:
         """(events needed now, events needed from an earlier trip)."""
@@ -112,12 +118,29 @@ class _Reach:
             seen |= further
         return found
 
+    def _left(self, refs: Refs, around: set[int]) -> Refs:
+        """The references with what other loops have left in place of their carries."""
+        ended = {ref for ref in refs if ref < 0 and self.loop_of[ref] not in around}
+        return substituted(refs, {ref: self.last[ref] for ref in ended})
+
     def _around(self, loop: int | None) -> set[int]:
         around = set()
         while loop is not None:
             around.add(loop)
             loop = self.loops[loop].parent
         return around
+
+
+def _as_they_end(loops: Sequence[Loop]) -> list[Loop]:
+    """The loops in the order in which they end: those inside before the one around them."""
+    inside: dict[int | None, list[Loop]] = {}
+    for loop in loops:
+        inside.setdefault(loop.parent, []).append(loop)
+
+    def ended(parent: int | None) -> list[Loop]:
+        return [one for loop in inside.get(parent, ()) for one in (*ended(loop.index), loop)]
+
+    return ended(None)
 
 
 def _streams(events: Sequence[Event], needs: Sequence[set[int]]) -> list[int]:

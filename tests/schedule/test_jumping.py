@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
@@ -235,6 +235,9 @@ class Needs:
         return carry
 
 
+@example(
+    [("send", 0, range(P), 3), ("loop", 2, [("send", 0, range(P), 3), ("add", 0, 1)]), ("send", 1, range(P), 3)], 2
+)
 @settings(max_examples=60, deadline=None)
 @given(BODIES, st.integers(2, 12))
 def test_random_loops_need_what_their_trips_need(body, trips):
