@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from hccljax.layout import Layout, Pattern
+from hccljax.schedule.collective import KINDS
 from hccljax.schedule.ranks import Ranks
 from hccljax.schedule.source import Source
 
@@ -87,7 +88,7 @@ class Event:
     @property
     def reduces(self) -> bool:
         """True if receivers combine what they get: by the kind, or by a label with ``reduce`` in it."""
-        return "reduce" in self.label or self.kind in ("psum", "pmax", "pmin", "reduce_scatter")
+        return "reduce" in self.label or (self.kind in KINDS and bool(KINDS[self.kind].reduction))
 
     @property
     def members(self) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from hccljax.numbers import whole
 from hccljax.schedule import Schedule
+from hccljax.schedule.collective import KINDS
 from hccljax.schedule.event import COMPUTE
 from hccljax.schedule.replay import replay
 from hccljax.timing.rates import Rates
@@ -16,7 +17,7 @@ from hccljax.timing.settling import Settled, Tier, settled
 from hccljax.timing.timeline import Timeline
 from hccljax.topology import Topology
 
-OPAQUE = ("psum", "pmax", "pmin", "all_gather", "reduce_scatter", "all_to_all")
+OPAQUE = tuple(kind for kind, collective in KINDS.items() if collective.opaque)
 """Kinds of collectives that XLA does in its own way."""
 
 
