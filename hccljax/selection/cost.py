@@ -7,6 +7,7 @@ each tier. Times are those of ``hccljax.simulate``; those of mesh, star and pair
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -191,11 +192,12 @@ def fastest(field: Field, nbytes: int) -> tuple[Candidate, float, Candidate | No
 
 def on_line(seconds: np.ndarray, nbytes: int) -> float:
     """The time for a size by the straight line between its neighbours on the grid; beyond the grid, the last line's."""
-    k = int(np.clip(np.searchsorted(GRID, nbytes), 1, len(GRID) - 1))
+    k = min(max(bisect_left(GRID, nbytes), 1), len(GRID) - 1)
     low, high = GRID[k - 1], GRID[k]
-    if not np.isfinite(seconds[k - 1 : k + 1]).all():
+    at_low, at_high = float(seconds[k - 1]), float(seconds[k])
+    if not math.isfinite(at_low) or not math.isfinite(at_high):
         return math.inf
-    return float(seconds[k - 1] + (seconds[k] - seconds[k - 1]) * (nbytes - low) / (high - low))
+    return at_low + (at_high - at_low) * (nbytes - low) / (high - low)
 
 
 def field_of(question: Question) -> Field:
