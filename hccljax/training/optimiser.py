@@ -32,6 +32,7 @@ def synchronized(
     topology: str | Topology | None = None,
     accumulate_dtype: Any = None,
     bucket_bytes: int | str | None = None,
+    in_flight: int | None = None,
     skip_nonfinite: bool = False,
 ) -> Any:
     """An optax transformation that reduces the gradients over the ranks: the first link before any optimiser.
@@ -49,6 +50,7 @@ def synchronized(
       topology: as for ``sync_gradients``.
       accumulate_dtype: as for ``sync_gradients``.
       bucket_bytes: as for ``sync_gradients``.
+      in_flight: as for ``sync_gradients``.
       skip_nonfinite: as for ``sync_gradients``; the state counts the skipped steps.
 
     Returns:
@@ -67,6 +69,7 @@ def synchronized(
         "topology": topology,
         "accumulate_dtype": accumulate_dtype,
         "bucket_bytes": bucket_bytes,
+        "in_flight": in_flight,
         "skip_nonfinite": skip_nonfinite,
     }
 

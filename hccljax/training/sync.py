@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from hccljax.algorithm import Algorithm
 from hccljax.collectives import all_reduce
-from hccljax.collectives.leaf import as_array, message_bytes
-from hccljax.collectives.sharded import spec_of
+from hccljax.collectives.leaf import as_array
 from hccljax.errors import ArgumentError, shown
 from hccljax.group import AxisName, Group, as_group
-from hccljax.primitives.compat import unreduced, varying
+from hccljax.numbers import whole
 from hccljax.topology import Topology, as_topology
-from hccljax.training.buckets import Leaf, plan
+from hccljax.training.buckets import plan
+from hccljax.training.packing import after, leaf_of, packed, unpacked
 from hccljax.training.sizing import bucket_size
 
 
@@ -31,6 +29,7 @@ def sync_gradients(
     topology: str | Topology | None = None,
     accumulate_dtype: Any = None,
     bucket_bytes: int | str | None = None,
+    in_flight: int | None = None,
     skip_nonfinite: bool = False,
 ) -> Any:
     """The gradients of all ranks, reduced: leaf by leaf what ``all_reduce`` gives, in few long messages.
@@ -52,6 +51,8 @@ def sync_gradients(
       bucket_bytes: the most bytes of several leaves together; a leaf as long as that is sent alone, without a copy.
         None is HCCL_BUFFSIZE. ``"auto"`` is the shortest power of two of which, on this topology, at most a tenth of
         the predicted time is latency.
+      in_flight: how many buckets may be underway at a time: another one is packed when the first of them is reduced,
+        so that temporary memory holds no more of them. None is no limit: a bucket waits for its own leaves only.
       skip_nonfinite: True also says whether any reduced gradient is infinite or not a number, and makes all of them
         zeros if so. Every rank sees the same sums, so all agree without a further message.
 
@@ -61,7 +62,8 @@ def sync_gradients(
       communicator. The optimiser's step is still to be left out where it is True: zeros move Adam by its momentum.
 
     Raises:
-      ArgumentError: op is neither, bucket_bytes does not hold one element, or algorithm or topology is unknown.
+      ArgumentError: op is neither, bucket_bytes does not hold one element, in_flight is less than 1, or algorithm or
+        topology is unknown.
       AxisError: the axis is not mapped here.
       DtypeError: a dtype that has no sum, or an accumulate_dtype that does not hold a leaf's.
 
@@ -72,6 +74,7 @@ def sync_gradients(
     Array([6., 6., 6., 6.], dtype=float32)
     """
     checked_op(op)
+    most = None if in_flight is None else whole("in_flight", in_flight, 1)
     group = as_group(axis_name)
     group.resolved  # noqa: B018  (raises for an unmapped axis)
     leaves, structure = jax.tree.flatten(grads)
@@ -79,7 +82,7 @@ def sync_gradients(
     largest, tiers = group.classes[0], as_topology(topology)  # of groups that differ in size, the largest decides
     longest = bucket_size(bucket_bytes, largest.size, algorithm, tiers or largest.topology, not largest.covers)
     options = {"algorithm": algorithm, "topology": topology, "accumulate_dtype": accumulate_dtype}
-    reduced = in_buckets([as_array(leaves[position]) for position in positions], group, op, longest, **options)
+    reduced = in_buckets([as_array(leaves[position]) for position in positions], group, op, longest, most, **options)
     for position, x in zip(positions, reduced, strict=True):
         leaves[position] = x
     out = jax.tree.unflatten(structure, leaves)
@@ -89,16 +92,22 @@ def sync_gradients(
     return jax.tree.map(lambda x: x if _is_float0(x) else jnp.where(skipped, jnp.zeros_like(x), x), out), skipped
 
 
-def in_buckets(arrays: Sequence[jax.Array], group: Group, op: str, longest: int, **options: Any) -> list[jax.Array]:
+def in_buckets(
+    arrays: Sequence[jax.Array], group: Group, op: str, longest: int, in_flight: int | None = None, **options: Any
+) -> list[jax.Array]:
     """all_reduce of each array, in buckets of up to longest bytes; options are those of ``all_reduce``."""
-    buckets = plan([_leaf(x) for x in arrays], longest)
-    # All are packed before the first one is unpacked: a rank that computes in program order does not let one bucket
-    # wait for another.
-    packed = [_packed([arrays[i] for i in bucket]) for bucket in buckets]
-    sums = [all_reduce(x, group, op, **options) for x in packed]
+    buckets = plan([leaf_of(x) for x in arrays], longest)
+    own, ahead = [[arrays[i] for i in bucket] for bucket in buckets], in_flight or len(buckets)
+    # Those underway are packed before the first one is unpacked: a rank that computes in program order does not let
+    # one bucket wait for another.
+    messages, sums = [packed(each) for each in own[:ahead]], []
+    for k in range(len(own)):
+        sums.append(all_reduce(messages[k], group, op, **options))
+        if k + ahead < len(own):
+            messages.append(packed(after(sums[k], own[k + ahead])))
     out = list(arrays)
     for bucket, total in zip(buckets, sums, strict=True):
-        for i, x in zip(bucket, _unpacked(total, [arrays[i].shape for i in bucket]), strict=True):
+        for i, x in zip(bucket, unpacked(total, [arrays[i].shape for i in bucket]), strict=True):
             out[i] = x
     return out
 
@@ -117,30 +126,3 @@ def _any_nonfinite(arrays: Iterable[jax.Array]) -> jax.Array:
 
 def _is_float0(leaf: Any) -> bool:
     return getattr(leaf, "dtype", None) == jax.dtypes.float0
-
-
-def _leaf(x: jax.Array) -> Leaf:
-    """What may share a bucket: joining arrays must change neither a dtype nor a type, nor move an array."""
-    apart = any(spec_of(x)) or bool(unreduced(x))
-    # An array that is the same on every rank would be taken for a varying one among others, and summed in silence.
-    kind = None if apart else (x.dtype, jax.typeof(x).weak_type, varying(x))
-    return Leaf(kind, message_bytes(x), x.dtype.itemsize)
-
-
-def _packed(arrays: list[jax.Array]) -> jax.Array:
-    """Arrays […] → [elements of all of them]; one array as it is."""
-    if len(arrays) == 1:
-        return arrays[0]
-    return lax.concatenate([lax.reshape(x, (x.size,)) for x in arrays], 0)
-
-
-def _unpacked(total: jax.Array, shapes: list[tuple[int, ...]]) -> Iterable[jax.Array]:
-    """The inverse of ``_packed``."""
-    if len(shapes) == 1:
-        yield total
-        return
-    start = 0
-    for shape in shapes:
-        end = start + math.prod(shape)
-        yield lax.reshape(lax.slice(total, (start,), (end,)), shape)
-        start = end

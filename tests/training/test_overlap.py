@@ -78,6 +78,32 @@ def test_a_bucket_waits_for_its_own_leaves_only(in_mode, algorithm):
     assert found == {frozenset({4, 5}), frozenset({2, 3}), frozenset({0, 1})}
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.uint32])
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_a_bucket_waits_for_the_one_that_leaves_room(in_mode, in_flight, dtype):
+    leaves = [np.ones((8, 64), dtype) for _ in range(3)]
+    reduce = partial(sync_gradients, op="sum", axis_name="data", algorithm="mesh", bucket_bytes=256)
+    step = in_mode("unchecked", lambda _, *grads: reduce(list(grads), in_flight=in_flight), {"data": 8}, True)
+    program = Program(step.lower(0.0, *leaves).compile().as_text())
+    found = {frozenset(program.parameters(name)) for name in program.collectives()}
+    expected = {1: [{2}, {1, 2}, {0, 1, 2}], 2: [{2}, {1}, {0, 2}]}  # the last leaf goes first
+    assert found == set(map(frozenset, expected[in_flight]))
+
+
+def test_few_in_flight_hold_few_packed_buckets(in_mode):
+    leaves = [np.ones((8, 8192), np.float32) for _ in range(32)]
+
+    def temporary(in_flight):
+        options = {"algorithm": "ring", "bucket_bytes": 65536, "in_flight": in_flight}
+        reduce = partial(sync_gradients, op="sum", axis_name="data", **options)
+        step = in_mode("unchecked", lambda _, *grads: reduce(list(grads)), {"data": 8}, True)
+        return step.lower(0.0, *leaves).compile().memory_analysis().temp_size_in_bytes
+
+    gradients, bucket = 32 * 32768, 65536
+    small = 4096  # pointers, counters
+    assert temporary(1) <= gradients + 2 * bucket + small < temporary(None)
+
+
 def layers(count, width):
     """(loss, parameters, x): a network of count square layers."""
 

@@ -55,13 +55,14 @@ def same(found, expected):
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
-        np.testing.assert_array_equal(np.asarray(mine, np.float64), np.asarray(theirs, np.float64))
+        wide = np.result_type(mine.dtype, np.float64) if mine.dtype != jnp.bfloat16 else np.float64
+        np.testing.assert_array_equal(np.asarray(mine, wide), np.asarray(theirs, wide))
 
 
-@pytest.mark.parametrize("bucket_bytes", [None, 40])
-def test_it_is_all_reduce_in_every_mode(on_ranks, mixed, bucket_bytes):
+@pytest.mark.parametrize(("bucket_bytes", "in_flight"), [(None, None), (40, 1)])
+def test_it_is_all_reduce_in_every_mode(on_ranks, mixed, bucket_bytes, in_flight):
     def both(_, grads):
-        mine = by_mesh(grads, "data", bucket_bytes=bucket_bytes)
+        mine = by_mesh(grads, "data", bucket_bytes=bucket_bytes, in_flight=in_flight)
         return mine, hccljax.all_reduce(grads, "data", "mean", algorithm="mesh")
 
     mine, theirs = on_ranks(both, replicated=True)(0.0, mixed)
@@ -260,7 +261,7 @@ def test_it_differentiates_as_all_reduce_does(on_ranks):
         return derivatives
 
     def both(scale, g):
-        mine = through(lambda t: by_mesh(t, "data", bucket_bytes=24))(scale, g)
+        mine = through(lambda t: by_mesh(t, "data", bucket_bytes=24, in_flight=1))(scale, g)
         return mine, through(lambda t: hccljax.all_reduce(t, "data", "mean", algorithm="mesh"))(scale, g)
 
     mine, theirs = on_ranks(both)(np.float32(2), tree)
@@ -273,6 +274,21 @@ def test_a_bad_bucket_says_what_is_expected(bucket_bytes, error_of, helps):
     message = error_of(call, hccljax.ArgumentError)
     assert "bucket_bytes=" in message
     assert helps(message)
+
+
+@pytest.mark.parametrize("in_flight", [0, -1, True, 1.5, "all"])
+def test_a_bad_number_in_flight_says_what_is_expected(in_flight, error_of, helps):
+    call = lambda: virtually(lambda g: by_mesh(g, "data", in_flight=in_flight), jnp.zeros(8))  # noqa: E731
+    message = error_of(call, hccljax.ArgumentError)
+    assert "in_flight=" in message
+    assert helps(message)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int8, jnp.uint32, jnp.complex64, jnp.bool_])
+def test_few_in_flight_changes_no_value(dtype):
+    tree = shapes_of([((3,), dtype), ((2, 2), dtype), ((), dtype), ((5,), dtype)])
+    found = virtually(lambda g: by_mesh(g, "data", "sum", bucket_bytes=16, in_flight=1), tree, out_axes=None)
+    same(found, virtually(lambda g: hccljax.all_reduce(g, "data", algorithm="mesh"), tree, out_axes=None))
 
 
 def test_a_bucket_shorter_than_an_element_is_refused():
