@@ -5,6 +5,7 @@ import re
 from functools import partial
 from importlib import import_module
 
+import hypothesis
 import pytest
 
 # XLA compiles most of these programs to run them once: these options take a ring and its derivatives from 2.1 s to
@@ -25,6 +26,9 @@ os.environ["XLA_FLAGS"] = " ".join(flags).strip()
 os.environ["JAX_PLATFORMS"] = "cpu"
 for name in [name for name in os.environ if name.startswith("HCCL_")]:
     del os.environ[name]
+# No test asserts on elapsed time, and a deadline would.
+hypothesis.settings.register_profile("hccljax", deadline=None)
+hypothesis.settings.load_profile("hccljax")
 
 
 @pytest.fixture(scope="session")

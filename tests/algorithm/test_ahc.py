@@ -28,7 +28,7 @@ def on_ranks(fn, x):
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(fn, axis_name="r"))(x))
 
 
-@pytest.mark.parametrize("sizes", [(1,), (5, 3), (2, 3, 4), (1, 3), (4, 4), (1, 1, 2, 2)], ids=str)
+@pytest.mark.parametrize("sizes", [(1,), (3, 2), (1, 2, 3), (1, 3), (2, 2), (1, 1, 2, 2)], ids=str)
 def test_blocks_are_in_rank_order_and_every_contribution_counts_once(sizes):
     algorithm, p = AHC.over_servers(sizes), sum(sizes)
     x = np.random.default_rng(p).permutation(p * p * 3).reshape(p, p, 3).astype(np.int32)
