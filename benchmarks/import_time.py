@@ -3,8 +3,8 @@
     python benchmarks/import_time.py [--runs 7] [--strict]
 
 Each import has an interpreter of its own; the two take turns, so that other work of the machine slows down both. The
-first run of each is thrown away: it compiles files to bytecode that later ones find. Where PYTHONDONTWRITEBYTECODE keeps
-it from doing so, it is taken back: an installed package has its bytecode beside it.
+first run of each is thrown away: it compiles files to the bytecode that later ones find. PYTHONDONTWRITEBYTECODE, which
+would keep it from doing so, is taken back: an installed package has its bytecode beside it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ CODE = "import time; t = time.perf_counter(); import {module}; print(time.perf_c
 def seconds(module: str) -> float:
     """What one import takes in a new interpreter."""
     path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, "-c", CODE.format(module=module)],
-        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": ""}, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+    environ = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": ""}
+    command = [sys.executable, "-c", CODE.format(module=module)]
+    done = subprocess.run(command, env=environ, check=True, capture_output=True, text=True)
     return float(done.stdout)
 
 

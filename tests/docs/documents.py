@@ -12,7 +12,6 @@ import io
 import os
 import re
 import shlex
-import traceback
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -100,7 +99,9 @@ def _python(code: str, scope: dict[str, object], shown: Block | None) -> str:
         except Exception as error:
             if shown is None:
                 raise
-            out.write("".join(traceback.format_exception_only(error)))
+            kind = type(error)
+            module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+            out.write(f"{module}{kind.__qualname__}: {error}\n")
     return out.getvalue()
 
 
