@@ -16,6 +16,7 @@ def test_a_page_prints_what_it_shows(path, as_before, tmp_path):
     for ran in run(path, tmp_path):
         if ran.shown is not None:
             assert as_shown(ran.printed, ran.shown.text), f"{ran.block.text}\nprints\n{ran.printed}"
+            continue
         lines = iter(ran.printed.splitlines())
         missing = [text for text in ran.promised if not any(text in line for line in lines)]
         assert not missing, f"{ran.block.text}\nprints\n{ran.printed}"
