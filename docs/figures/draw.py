@@ -35,7 +35,10 @@ def broadcast(x: Any) -> Any:
 
 
 FIGURES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    **{name: (all_reduce(name), "8") for name in ("ring", "double_ring", "tree", "double_tree", "H-D_R", "NHR", "NB", "mesh")},
+    **{
+        name: (all_reduce(name), "8")
+        for name in ("ring", "double_ring", "tree", "double_tree", "H-D_R", "NHR", "NB", "mesh")
+    },
     "star": (broadcast, "8"),
     "pipeline": (all_reduce("pipeline", "2x4"), "2x4"),
     "NHR_pipeline": (all_reduce("NHR_pipeline", "2x4"), "2x4"),
