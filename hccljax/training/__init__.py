@@ -3,13 +3,24 @@
 from hccljax.training.gradients import as_varying, value_and_grad
 from hccljax.training.in_sync import SyncReport, check_in_sync
 from hccljax.training.optimiser import SynchronizedState, synchronized
+from hccljax.training.regions import copy_to, gather_from, reduce_from, scatter_to
 from hccljax.training.sync import sync_gradients
+from hccljax.training.tensor import column_parallel, row_parallel
+from hccljax.training.vocabulary import cross_entropy_parallel, embedding_parallel
 
 __all__ = [
     "SyncReport",
     "SynchronizedState",
     "as_varying",
     "check_in_sync",
+    "column_parallel",
+    "copy_to",
+    "cross_entropy_parallel",
+    "embedding_parallel",
+    "gather_from",
+    "reduce_from",
+    "row_parallel",
+    "scatter_to",
     "sync_gradients",
     "synchronized",
     "value_and_grad",
