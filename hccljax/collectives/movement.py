@@ -15,6 +15,7 @@ from hccljax.collectives.prepare import Request, request
 from hccljax.collectives.typed import linear
 from hccljax.errors import ArgumentError, shown
 from hccljax.group import AxisName, Group
+from hccljax.primitives.compat import checked_axes
 from hccljax.shapes import Arrays
 from hccljax.topology import Topology
 
@@ -76,6 +77,8 @@ def gathered(x: jax.Array, this: Request, position: int, tiled: bool, to: str) -
     """One array of all ranks, stacked as dimension position or (tiled) joined along it."""
     run = this.run("all_gather", x, factor=this.group.size)
     if run.algorithm is native:
+        # Where nothing is checked there are no types to tell apart, and JAX fails for to="invarying" under vmap (0.10.2).
+        to = to if checked_axes(run.group.axes) else "varying"
         return by_xla(lax.all_gather, x, run.group, axis=position, tiled=tiled, to=to)
     return from_blocks(linear(x, run, replicated=to == "invarying"), position, tiled)
 

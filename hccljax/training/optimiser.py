@@ -63,7 +63,7 @@ def synchronized(
     Source: hccljax.
     """
     checked_op(op)
-    optax = _optax()
+    optax = import_optax("hccljax.synchronized")
     options: dict[str, Any] = {
         "algorithm": algorithm,
         "topology": topology,
@@ -95,12 +95,13 @@ def synchronized(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _optax() -> Any:
+def import_optax(name: str) -> Any:
+    """The module optax, for what name makes of it."""
     try:
         import optax  # optional, and most of a second to import
     except ImportError:
         raise UnsupportedError(
-            "hccljax.synchronized makes an optax transformation, and optax is not installed; expected it: "
-            "pip install 'hccljax[training]', or call hccljax.sync_gradients before your optimiser"
+            f"{name} makes an optax transformation, and optax is not installed; expected it: "
+            f"pip install 'hccljax[training]', or call hccljax.sync_gradients before your optimiser"
         ) from None
     return optax
