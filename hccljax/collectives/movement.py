@@ -77,7 +77,7 @@ def gathered(x: jax.Array, this: Request, position: int, tiled: bool, to: str) -
     """One array of all ranks, stacked as dimension position or (tiled) joined along it."""
     run = this.run("all_gather", x, factor=this.group.size)
     if run.algorithm is native:
-        # Where nothing is checked there are no types to tell apart, and JAX fails for to="invarying" under vmap (0.10.2).
+        # Where nothing is checked there are no types to tell apart, and JAX 0.10.2 fails for "invarying" under vmap.
         to = to if checked_axes(run.group.axes) else "varying"
         return by_xla(lax.all_gather, x, run.group, axis=position, tiled=tiled, to=to)
     return from_blocks(linear(x, run, replicated=to == "invarying"), position, tiled)

@@ -4,11 +4,12 @@
     reduce_from  all_reduce            ↔  the gradient as it is
     scatter_to   this rank's block     ↔  all_gather of the gradient
     gather_from  all_gather            ↔  this rank's block of the gradient
+    broadcast_from  the root's array   ↔  the gradient on the root, zeros elsewhere
 
 Outside the region every rank holds the same array and computes the same loss, which counts once, not once for each
 rank. In a checked ``shard_map`` the types say so, and jax.lax's own collectives have these gradients; where nothing is
 checked (``check_vma=False``, vmap), the transpose of a psum is a psum, and a gradient taken there is p times too large.
-These four mean the same in all modes, and both directions run the chosen algorithm.
+These mean the same in all modes, and both directions run the chosen algorithm.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from typing import Any
 import jax
 
 from hccljax.algorithm import Algorithm
-from hccljax.algorithm.blocks import block_at
+from hccljax.algorithm.blocks import block_at, choose
 from hccljax.collectives.classes import one_size
-from hccljax.collectives.leaf import canonical_axis, from_blocks, map_leaves, to_blocks
+from hccljax.collectives.leaf import canonical_axis, checked_root, from_blocks, map_leaves, to_blocks
 from hccljax.collectives.prepare import Request, request
 from hccljax.collectives.typed import Run
 from hccljax.errors import ArgumentError
@@ -156,6 +157,50 @@ def gather_from(
         return from_blocks(out, position, True)
 
     return map_leaves(leaf, x)
+
+
+def broadcast_from(
+    x: Any, axis_name: AxisName | Group, root: int = 0, *, algorithm: Choice = None, topology: Tiers = None
+) -> Any:
+    """The root's array on every rank, out of the region; only the root gets a gradient, and it counts once.
+
+    Args:
+      x: array(s); only the root's values matter.
+      axis_name: a mapped axis name, a tuple of them, or a Group.
+      root: the rank whose array is sent, a static int.
+      algorithm: as for ``hccljax.broadcast``.
+      topology: as for ``hccljax.broadcast``.
+
+    Returns:
+      Array(s) of x's shape, typed as replicated over the axis unless the Group is partitioned.
+
+    Raises:
+      ArgumentError: root is not a rank, or algorithm or topology is unknown.
+      AxisError: the axis is not mapped here.
+
+    Source: hccljax; the last stage's output of a pipeline.
+    """
+    this = _request(axis_name, algorithm, topology, "broadcast_from")
+    root = checked_root(root, this.group)
+
+    def leaf(x: jax.Array) -> jax.Array:
+        run = this.run("broadcast", x, root=root)
+        own = Direction(_Rooted(this.group, root), this.group.axes)
+        return linear_call(vary(x, this.group.axes), _to_all(run), own, "broadcast_from")
+
+    return map_leaves(leaf, x)
+
+
+@dataclass(frozen=True)
+class _Rooted:
+    """x on the root, zeros elsewhere."""
+
+    group: Group
+    root: int
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = vary(x, self.group.axes)
+        return choose(self.group.rank == self.root, x, jax.numpy.zeros_like(x))
 
 
 @dataclass(frozen=True)
