@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import hccljax.collectives as collectives
+from hccljax.agreement import Agreement
 from hccljax.algorithm import Algorithm
 from hccljax.algorithm.base import registered_so_far
 from hccljax.collectives.counts import checked_counts, checked_matrix
@@ -131,6 +132,7 @@ class Communicator:
         self._mesh = Mesh(np.array(self.devices), (AXIS,), axis_types=(AxisType.Auto,))
         self._sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
         self._spans_processes = len({device.process_index for device in self.devices}) > 1
+        self._agreement = Agreement.of(self.devices)
         elsewhere = self.executor == "virtual" and self.devices[0] != jax.devices()[0]
         self._puts = self._spans_processes or elsewhere
         self._compiled: dict[Any, Callable[[Any], Any]] = {}
@@ -316,6 +318,8 @@ class Communicator:
             ) from None
         if compiled is None:
             compiled = self._compiled[key] = self._compile(operator, arguments, options, donates)
+        if self._agreement is not None:
+            self._agreement.check(key, repr(self), operator, arguments, options, x)
         try:
             return compiled(self.put(x) if self._puts else x)
         except HcclError:

@@ -6,6 +6,8 @@ HcclError
 ├── AxisError          EI0003  an axis name that is not mapped here (also a NameError)
 ├── RankTableError     EI0004, EI0014, EI0017  a bad rank table (also a ValueError); defined in hccljax.rank_table
 ├── SettingError       EI0001  a bad environment variable or HCCL_ALGO text (also a ValueError)
+├── MismatchError      EI0005  processes that are about to run different collectives (also a ValueError)
+├── PeerTimeoutError   EI0006  a process that has not come to a collective (also a TimeoutError)
 ├── UnsupportedError           an algorithm that has no such operator here (also a NotImplementedError)
 ├── UnreachableError           ranks with no working way between them (also a ConnectionError)
 ├── VerificationError          an algorithm that loses, doubles or misplaces data (also an ArithmeticError)
@@ -69,6 +71,18 @@ class SettingError(HcclError, ValueError):
     """A bad environment variable or HCCL_ALGO text (HCCL code EI0001)."""
 
     code = "EI0001"
+
+
+class MismatchError(HcclError, ValueError):
+    """Processes that are about to run different collectives (HCCL code EI0005); the message names who and what."""
+
+    code = "EI0005"
+
+
+class PeerTimeoutError(HcclError, TimeoutError):
+    """A process that has not come to a collective which others wait for (HCCL code EI0006)."""
+
+    code = "EI0006"
 
 
 class UnsupportedError(HcclError, NotImplementedError):

@@ -5,6 +5,7 @@
 - The set of mesh axes over which a value varies: ``aval.manual_axis_type.varying``.
 - ``batching.fancy_primitive_batchers``: batching rules that see the name of the axis that is mapped.
 - ``jax.experimental.xla_metadata``: the only part of the key of JAX's tracing caches that a library may set.
+- The store of the coordination service, in ``jax.experimental.multihost_utils``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,32 @@ def traced_apart(key: str) -> AbstractContextManager[None]:
     and thrown away: the equations carry the key.
     """
     return set_xla_metadata(hccljax=key)
+
+
+class _ProcessStore:
+    """Texts by name that all processes of ``jax.distributed`` see."""
+
+    def __init__(self, client: Any):
+        self._client = client
+
+    def put(self, key: str, value: str) -> None:
+        self._client.key_value_set(key, value)
+
+    def get(self, key: str, seconds: float) -> str:
+        try:
+            return str(self._client.blocking_key_value_get(key, int(1000 * seconds)))
+        except Exception as error:  # of a class that jaxlib names after its status
+            if "DEADLINE_EXCEEDED" in str(error):
+                raise TimeoutError(key) from None
+            raise
+
+
+def process_store() -> _ProcessStore | None:
+    """The store of the processes that ``jax.distributed.initialize`` has joined; None where there is none."""
+    from jax.experimental import multihost_utils  # a tenth of the time that hccljax takes to import
+
+    client = multihost_utils.distributed.global_state.client  # type: ignore[attr-defined]
+    return None if client is None else _ProcessStore(client)
 
 
 def varying(x: Any) -> frozenset[str]:

@@ -66,12 +66,15 @@ def _setting(variable: str) -> Check:
 
 
 ACTING = ("HCCL_ALGO", "HCCL_BUFFSIZE", "HCCL_DETERMINISTIC", "HCCL_ENTRY_LOG_ENABLE")
-"""Those of HCCL's that hccljax obeys, too."""
+"""Those of HCCL's that collectives obey, too."""
+
+CONNECT_TIMEOUT = "HCCL_CONNECT_TIMEOUT"
+"""Acts where a communicator spans processes: how long they wait for each other."""
 
 VARIABLES: dict[str, Check] = {
     **{name: _setting(name) for name in ACTING},
     "HCCL_EXEC_TIMEOUT": _whole(0, unit="seconds"),
-    "HCCL_CONNECT_TIMEOUT": _whole(120, 7200, "seconds"),
+    CONNECT_TIMEOUT: _whole(120, 7200, "seconds"),
     "HCCL_OP_EXPANSION_MODE": _one_of("HOST", "HOST_TS", "AI_CPU", "AIV"),
     "HCCL_INTRA_PCIE_ENABLE": _one_of("0", "1"),
     "HCCL_INTRA_ROCE_ENABLE": _one_of("0", "1"),
@@ -115,6 +118,19 @@ def findings(environ: Mapping[str, str]) -> list[Finding]:
     return [_finding(name, environ[name]) for name in sorted(environ) if name.startswith("HCCL_")]
 
 
+def connect_timeout(environ: Mapping[str, str]) -> int:
+    """HCCL_CONNECT_TIMEOUT in seconds; 120 where it is not set.
+
+    Raises:
+      SettingError: it is no such number (EI0001).
+    """
+    text = environ.get(CONNECT_TIMEOUT, "")
+    expected = VARIABLES[CONNECT_TIMEOUT](text) if text else None
+    if expected is not None:
+        raise SettingError(f"{CONNECT_TIMEOUT}={shown(text)}: expected {expected}")
+    return int(text or 120)
+
+
 def _finding(name: str, value: str) -> Finding:
     if name not in VARIABLES:
         return Finding(name, value, SettingError.code, f"no variable of HCCL's{nearest(name, VARIABLES)}")
@@ -127,4 +143,5 @@ def _finding(name: str, value: str) -> Finding:
     if name == "HCCL_ALGO":
         refused = " ".join(strict_problems(parse_algo(value, frozenset(algorithms()))))
         return Finding(name, value, "", f"acts here; HCCL itself would refuse it: {refused}" if refused else "acts")
-    return Finding(name, value, "", "acts" if name in ACTING else "right, and without effect in hccljax")
+    acts = name in (*ACTING, CONNECT_TIMEOUT)
+    return Finding(name, value, "", "acts" if acts else "right, and without effect in hccljax")

@@ -109,6 +109,21 @@ def through_a_communicator():
         comm.all_reduce(ROWS[:3])
 
 
+def through_disagreement():
+    """Processes that are about to run different collectives all say so, and go on afterwards."""
+    me, comm = jax.process_index(), hccljax.Communicator(P)
+    calls = {
+        "arrays": lambda: comm.all_reduce(ROWS[:, :, : 2 + me]),
+        "operator": lambda: comm.all_reduce(ROWS) if me else comm.broadcast(ROWS),
+        "options": lambda: comm.all_reduce(ROWS, algorithm=("ring", "tree")[me]),
+        "arguments": lambda: comm.all_reduce(ROWS, ("sum", "max")[me]),
+    }
+    for parameter, call in calls.items():
+        with pytest.raises(hccljax.MismatchError, match=f"EI0005: .*{parameter} differs: process {me} .ranks {4 * me}"):
+            call()
+    check("after all", comm.all_reduce(ROWS), SUM)
+
+
 def main(port=None, processes=1, process=0):
     """Joins the other processes, if there are any, and checks everything."""
     if port is not None:
@@ -117,6 +132,8 @@ def main(port=None, processes=1, process=0):
     assert (jax.process_count(), jax.device_count(), len(jax.local_devices())) == (processes, P, P // processes)
     through_shard_map()
     through_a_communicator()
+    if processes > 1:
+        through_disagreement()
     print(f"checked {len(CALLS) + len(BY_COMMUNICATOR)}", flush=True)
     if port is not None:
         jax.distributed.shutdown()
