@@ -115,8 +115,9 @@ class Agreement:
             except TimeoutError:
                 raise PeerTimeoutError(
                     f"{self._who(other)} has not come to new program {number} of this communicator, "
-                    f"{mine['operator']}, in {seconds} s (HCCL_CONNECT_TIMEOUT), while {self._who(self.process)} waits: "
-                    f"it has failed, is slower than that, or calls other collectives; expected the same calls on all processes"
+                    f"{mine['operator']}, in {seconds} s (HCCL_CONNECT_TIMEOUT), while {self._who(self.process)} "
+                    f"waits: it has failed, is slower than that, or calls other collectives; expected the same calls "
+                    f"on all processes"
                 ) from None
             for parameter, value in mine.items():
                 if theirs.get(parameter) != value:

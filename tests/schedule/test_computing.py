@@ -220,3 +220,30 @@ def test_the_result_is_what_it_was_for_unused_computations():
         return lax.psum(x, "r"), np.float32(1), unused[:0]
 
     assert [event.kind for event in traced(lambda x: step(x)[0], F32(8, 8))] == ["psum"]
+
+
+def _hybrid(w, x):
+    def loss(w, x):
+        hidden = hccljax.all_reduce(x @ w, "model", algorithm="mesh")
+        return jnp.mean(hidden**2)
+
+    value, grads = hccljax.value_and_grad(loss, "data", algorithm="ring")(w, x)
+    return w - 0.1 * grads, value
+
+
+def _in_a_loop(w, x):
+    def body(x, _):
+        return jnp.tanh(hccljax.all_reduce(x, "data", algorithm="tree") @ w) * 0.5, x.sum()
+
+    x, sums = jax.lax.scan(body, x @ w, length=5)
+    return hccljax.all_reduce(sums * x.mean(), "model", algorithm="ring")
+
+
+@pytest.mark.parametrize("step", [_hybrid, _in_a_loop])
+def test_a_chain_of_communications_leads_through_computations(step):
+    """Steps and streams are those of the same program of which only communications are recorded."""
+    shapes = jax.ShapeDtypeStruct((16, 16), "float32"), jax.ShapeDtypeStruct((8, 16), "float32")
+    sizes = {"data": 4, "model": 8}
+    alone, both = (hccljax.trace(step, *shapes, axis_sizes=sizes, compute=on) for on in (False, True))
+    assert both.steps == alone.steps
+    assert [event.stream for event in both if event.is_communication] == [event.stream for event in alone]
