@@ -96,7 +96,7 @@ def _by_expert(
     held: int,
 ) -> jax.Array:
     """expert_fn of rows [p × room, …] that it sees sorted by expert [p, room], in the order in which they came."""
-    here = jnp.arange(expert.shape[1], dtype=jnp.int32) < received[:, None]
+    here = jnp.arange(expert.shape[1], dtype=jnp.int32)[None] < received[:, None]
     key = jnp.where(here, expert, held).reshape(-1)
     order = jnp.argsort(key, stable=True)
     counts = jnp.bincount(key, length=held + 1)[:held].astype(jnp.int32)

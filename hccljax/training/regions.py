@@ -9,7 +9,8 @@
 Outside the region every rank holds the same array and computes the same loss, which counts once, not once for each
 rank. In a checked ``shard_map`` the types say so, and jax.lax's own collectives have these gradients; where nothing is
 checked (``check_vma=False``, vmap), the transpose of a psum is a psum, and a gradient taken there is p times too large.
-These mean the same in all modes, and both directions run the chosen algorithm.
+These mean the same in all modes, and both directions run the chosen algorithm. Differentiate inside of the mapped
+function: outside of an unchecked ``shard_map``, JAX divides the cotangent of a replicated result by p.
 """
 
 from __future__ import annotations

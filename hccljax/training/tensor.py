@@ -53,7 +53,7 @@ def column_parallel(
 
     Source: Megatron-LM (Shoeybi et al. 2019); with sequence_axis Korthikanti et al. 2022.
     """
-    _check(x, w, "x and this rank's columns of w")
+    x, w = _checked(x, w, "x and this rank's columns of w")
     by: Any = {"algorithm": algorithm, "topology": topology}
     if sequence_axis is None:
         x = copy_to(x, axis_name, **by)
@@ -93,7 +93,7 @@ def row_parallel(
 
     Source: Megatron-LM (Shoeybi et al. 2019); with sequence_axis Korthikanti et al. 2022.
     """
-    _check(x, w, "this rank's features of x and rows of w")
+    x, w = _checked(x, w, "this rank's features of x and rows of w")
     by: Any = {"algorithm": algorithm, "topology": topology}
     out = jnp.matmul(x, w)
     if sequence_axis is None:
@@ -106,6 +106,7 @@ def row_parallel(
 def _with_bias(x: jax.Array, bias: jax.Array | None) -> jax.Array:
     if bias is None:
         return x
+    bias = jnp.asarray(bias)
     if bias.shape != x.shape[-1:]:
         raise ArgumentError(
             f"bias of shape {list(bias.shape)}: expected [{x.shape[-1]}], the outputs of this layer here"
@@ -113,13 +114,15 @@ def _with_bias(x: jax.Array, bias: jax.Array | None) -> jax.Array:
     return x + bias.reshape((1,) * (x.ndim - 1) + bias.shape)
 
 
-def _check(x: jax.Array, w: jax.Array, what: str) -> None:
-    """Raises an ArgumentError for shapes that do not multiply."""
-    if jnp.ndim(x) < 1 or jnp.ndim(w) != 2 or x.shape[-1] != w.shape[0]:
+def _checked(x: jax.Array, w: jax.Array, what: str) -> tuple[jax.Array, jax.Array]:
+    """Both as arrays; an ArgumentError for shapes that do not multiply."""
+    x, w = jnp.asarray(x), jnp.asarray(w)
+    if x.ndim < 1 or w.ndim != 2 or x.shape[-1] != w.shape[0]:
         raise ArgumentError(
-            f"{what}, of shapes {list(jnp.shape(x))} and {list(jnp.shape(w))}: expected [..., features] and "
+            f"{what}, of shapes {list(x.shape)} and {list(w.shape)}: expected [..., features] and "
             f"[features, outputs], with the same number of features on this rank"
         )
+    return x, w
 
 
 def _sequence(axis: int, x: jax.Array) -> int:

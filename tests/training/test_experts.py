@@ -87,6 +87,14 @@ def test_a_token_may_go_to_one_expert_twice_and_no_token_to_none():
     assert (out.shape, dropped.tolist()) == ((2, 0), [0, 0])
 
 
+def test_strict_callers_get_the_same(problem):
+    tokens, index, weights, w = problem
+    run = lambda *data: rank_loss(*data, algorithm="mesh")[0]  # noqa: E731
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        found = jax.vmap(run, axis_name="expert")(w.reshape(8, 2, D, F), tokens, index, weights)
+    np.testing.assert_allclose(found.sum(), whole_loss(tokens, index, weights, w))
+
+
 def test_what_travels_is_two_exchanges():
     shapes = [jax.ShapeDtypeStruct((2, D, F), "float32"), jax.ShapeDtypeStruct((N, D), "float32")]
     shapes += [jax.ShapeDtypeStruct((N, K), "int32"), jax.ShapeDtypeStruct((N, K), "float32")]

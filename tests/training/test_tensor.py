@@ -145,6 +145,21 @@ def test_forward_mode_agrees(both_losses):
     np.testing.assert_allclose(found, np.full(4, sum(g.sum() for g in grads.values())), rtol=1e-10)
 
 
+def test_python_and_numpy_values_are_arrays_too():
+    w = np.ones((2, 3, 4), np.float32)
+    found = jax.vmap(lambda w: column_parallel([1.0, 2.0, 3.0], w, "model", bias=[1, 2, 3, 4]), axis_name="model")(w)
+    np.testing.assert_array_equal(found, [[7, 8, 9, 10]] * 2)
+
+
+def test_two_axes_are_one_in_the_order_given():
+    mesh = jax.make_mesh((4, 2), ("a", "b"), (jax.sharding.AxisType.Auto,) * 2)
+    P = jax.sharding.PartitionSpec
+    x, w = np.ones((2, 3), np.float32), np.arange(48, dtype=np.float32).reshape(3, 16)
+    layer = lambda x, w: column_parallel(x, w, ("b", "a"), gather_output=True, algorithm="mesh")  # noqa: E731
+    run = jax.shard_map(layer, mesh=mesh, in_specs=(P(), P(None, ("b", "a"))), out_specs=P())
+    np.testing.assert_array_equal(jax.jit(run)(x, w), x @ w)
+
+
 SHAPES = jax.ShapeDtypeStruct((2, 8, 16), "float32"), jax.ShapeDtypeStruct((16, 4), "float32")
 
 
