@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +38,20 @@ class Speeds:
         return 0.0 if self.rates is None else self.rates.seconds(event.flops, event.nbytes)
 
 
+class Taken(NamedTuple):
+    """Ports that the messages of a round take.
+
+    Attributes:
+      cells: where the state has the port of each message, [m]; 0 is none.
+      used: which messages take one.
+      theirs: the cells of those.
+    """
+
+    cells: np.ndarray
+    used: np.ndarray | slice
+    theirs: np.ndarray
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """What a clock carries out.
@@ -55,6 +71,17 @@ class Task:
     slowness: np.ndarray
     speeds: Speeds
     eager: bool
+
+    @cached_property
+    def taken(self) -> dict[int, list[list[Taken]]]:
+        """The ports that the messages of each event take, by its index and for each of its rounds."""
+        return {index: [self.taken_by(one) for one in mine] for index, mine in self.rounds.items()}
+
+    def taken_by(self, one: Round) -> list[Taken]:
+        """The ports that a round's messages take, no port twice in one column."""
+        columns = [column for column in self.cells[one.ports].T if column.any()]
+        masks = [slice(None) if (column > 0).all() else column > 0 for column in columns]
+        return [Taken(column, used, column[used]) for column, used in zip(columns, masks, strict=True)]
 
 
 class TierClock(StepClock):
@@ -90,7 +117,6 @@ class TierClock(StepClock):
         self._combining = {index: self._whole(each) for index, each in combining.items()}
         self._work = {index: self._whole(each) for index, each in self._work.items()}
         streams = max((event.stream for event in events), default=-1) + 1
-        self._taken = {index: [self._taken_by(one) for one in mine] for index, mine in rounds.items()}
         # The state: ports that messages wait for, the first of which is none and always free; when each rank can
         # combine again, and compute; how far each rank is in each stream.
         self._combine = int(task.cells.max()) + 1
@@ -99,10 +125,6 @@ class TierClock(StepClock):
         size = self._streams + (0 if task.eager else streams * self.n)
         self.state = np.zeros((1, len(scales), size), np.int64)
         self.nothing = np.zeros((1, len(scales), self.n), np.int64)
-
-    def _taken_by(self, one: Round) -> list[np.ndarray]:
-        """Where the state has the ports of a round's messages, [m] each, no port twice in one; 0 is none."""
-        return [column for column in self.task.cells[one.ports].T if column.any()]
 
     def _whole(self, seconds: np.ndarray) -> np.ndarray:
         units = self.units[:, None] if seconds.ndim == 2 else self.units
@@ -131,7 +153,7 @@ class TierClock(StepClock):
         times = np.zeros_like(operand)
         times[..., stays] = operand[..., stays]
         after = done.copy()
-        found = (self.task.rounds[event.index], self._taken[event.index], self._durations[event.index])
+        found = (self.task.rounds[event.index], self.task.taken[event.index], self._durations[event.index])
         for one, taken, durations in zip(*found, strict=True):
             start = self._start(one, taken, base, done)
             if one.repeats == 1:
@@ -140,25 +162,25 @@ class TierClock(StepClock):
                 self._send_together(event, one, taken, durations, start, after, times)
             else:
                 for each in one.each():
-                    taken = self._taken_by(each)
+                    taken = self.task.taken_by(each)
                     start = self._start(each, taken, base, done)
                     self._send(event, each, taken, durations, start, after, times)
         if not self.task.eager:
             state[..., own] = after
         return times
 
-    def _start(self, one: Round, taken: Sequence[np.ndarray], base: np.ndarray, done: np.ndarray) -> np.ndarray:
+    def _start(self, one: Round, taken: Sequence[Taken], base: np.ndarray, done: np.ndarray) -> np.ndarray:
         """When the messages of a round start."""
         start = self.later(base[..., one.sources], done[..., one.destinations])
-        for column in taken:
-            start = self.later(start, self.state[..., column])
+        for ports in taken:
+            start = self.later(start, self.state[..., ports.cells])
         return start
 
     def _send(
         self,
         event: Event,
         one: Round,
-        taken: Sequence[np.ndarray],
+        taken: Sequence[Taken],
         durations: np.ndarray,
         start: np.ndarray,
         after: np.ndarray,
@@ -168,9 +190,8 @@ class TierClock(StepClock):
         combining, state = self._combining[event.index], self.state
         combines = bool(combining.any())
         ends = self.after(start, durations[:, one.kind])
-        for column in taken:
-            used = column > 0
-            state[..., column[used]] = self.later(state[..., column[used]], ends[..., used])
+        for ports in taken:
+            state[..., ports.theirs] = self.later(state[..., ports.theirs], ends[..., ports.used])
         for part in one.parts:
             sources, destinations = one.sources[part], one.destinations[part]
             there = self._combined(combining, destinations, ends[..., part]) if combines else ends[..., part]
@@ -191,7 +212,7 @@ class TierClock(StepClock):
         self,
         event: Event,
         one: Round,
-        taken: Sequence[np.ndarray],
+        taken: Sequence[Taken],
         durations: np.ndarray,
         start: np.ndarray,
         after: np.ndarray,
@@ -200,8 +221,8 @@ class TierClock(StepClock):
         """``_send`` for all rounds that one stands for."""
         state, ranks, duration = self.state, one.destinations, durations[:, one.kind]
         ends = self.after(start, one.repeats * duration)
-        for column in taken:
-            state[..., column] = ends
+        for ports in taken:
+            state[..., ports.cells] = ends
         there, combining = ends, self._combining[event.index][:, None]
         if combining.any():
             # Combined at once from the first on, or without a gap since the rank was free, or as the last one arrives.
